@@ -54,7 +54,7 @@ def test_a_closed_object_is_dropped_silently() -> None:
     assert resource.releases == 0
 
 
-def test_there_is_no_warning_if_nothing_was_left_to_release() -> None:
+def test_a_released_resource_causes_no_warning() -> None:
     resource = Resource(was_open=False)
     owner = Owner(resource)
 

@@ -6,37 +6,42 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measurement.machine import NOTABLE_LOAD
-from benchmarks.measurement.plots import THEMES, BarChart, draw
+from benchmarks.measurement.plots import THEMES, BarChart, LineChart, draw
 from benchmarks.measurement.tables import Table, as_markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 ASSETS = ROOT / "docs/assets"
 
 
+MakeChart = Callable[[dict[str, Any]], BarChart | LineChart]
+
+
 @dataclass(frozen=True)
 class Results:
     """The results of a benchmark, and where the docs show them.
 
-    The JSON is in docs/assets/NAME.json, the charts in docs/assets/benchmark-NAME-THEME.svg, and
-    the tables between two comments of the page.
+    The JSON is in docs/assets/NAME.json, the charts in docs/assets/benchmark-NAME-THEME.svg (and
+    benchmark-NAME-WHICH-THEME.svg), and the tables between two comments of the page.
 
     Attributes:
         name: The name of the benchmark.
         tables: Makes tables of the results.
         chart: Makes a chart of them.
+        more_charts: Make further charts, by name.
         heading: The Markdown heading of a table.
         page: The page, from the root of the project.
     """
 
     name: str
     tables: Callable[[dict[str, Any]], list[Table]]
-    chart: Callable[[dict[str, Any]], BarChart] | None = None
+    chart: MakeChart | None = None
+    more_charts: Mapping[str, MakeChart] = field(default_factory=dict)
     heading: str = "###"
     page: str = "benchmarks/RESULTS.md"
 
@@ -53,19 +58,21 @@ class Results:
         """Return the docs' files with the stored results in them, by path."""
         results, page = self.load(), ROOT / self.page
         found = {page: self._fill(page.read_text(), results)}
-        if self.chart is not None:
-            chart = self.chart(results)
-            found |= {self._picture(theme): draw(chart, theme) for theme in THEMES}
+        for name, make_chart in self._charts().items():
+            chart = make_chart(results)
+            found |= {_picture(name, theme): draw(chart, theme) for theme in THEMES}
         return found
+
+    def _charts(self) -> dict[str, MakeChart]:
+        """Return what makes each chart, by the name of its file."""
+        first = {} if self.chart is None else {self.name: self.chart}
+        return {**first, **{f"{self.name}-{it}": make for it, make in self.more_charts.items()}}
 
     def write_docs(self) -> None:
         """Write the stored results into the docs."""
         for path, text in self.files().items():
             path.write_text(text)
             print(f"written: {path.relative_to(ROOT)}", file=sys.stderr)
-
-    def _picture(self, theme: str) -> Path:
-        return ASSETS / f"benchmark-{self.name}-{theme}.svg"
 
     def _fill(self, page: str, results: dict[str, Any]) -> str:
         begin, end = (f"<!-- {self.name} results: {which} -->" for which in ("begin", "end"))
@@ -77,10 +84,10 @@ class Results:
 
     def _section(self, results: dict[str, Any]) -> list[str]:
         parts = []
-        if self.chart is not None:
-            title = self.chart(results).title
+        for name, make_chart in self._charts().items():
+            title = make_chart(results).title
             folder = (ROOT / self.page).parent
-            light, dark = (os.path.relpath(self._picture(it), folder) for it in ("light", "dark"))
+            light, dark = (os.path.relpath(_picture(name, it), folder) for it in ("light", "dark"))
             parts.append(
                 f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
                 f'<img src="{light}" alt="{title}"></picture>'
@@ -89,6 +96,10 @@ class Results:
         for table in self.tables(results):
             parts += [f"{self.heading} {table.title}", as_markdown(table)]
         return parts
+
+
+def _picture(name: str, theme: str) -> Path:
+    return ASSETS / f"benchmark-{name}-{theme}.svg"
 
 
 def write_json(path: Path, results: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@
     benchmarks/run remote --quick             less precise; a few minutes
     benchmarks/run remote --only sessions     the comparisons with "sessions" in their name
     benchmarks/run remote --library envweave  one library, without ratios
+    benchmarks/run remote --profile           where the time of one step goes, part by part
     benchmarks/run remote --docs              store the results and write them into the docs
 
 Each library has a server process and a client process. OpenEnv serves the same environment from
@@ -117,7 +118,7 @@ def measure_all(keys: list[str], settings: Settings, options: argparse.Namespace
     rows = []
     results: dict[str, Any] = {
         "machine": describe_machine(("fastapi", "uvicorn", "uvloop", "websockets")),
-        "peers": {OPENENV: _openenv_version()} if OPENENV in libraries else {},
+        "peers": {OPENENV: openenv_version()} if OPENENV in libraries else {},
         "rows": rows,
     }
     for comparison in COMPARISONS:
@@ -132,7 +133,8 @@ def measure_all(keys: list[str], settings: Settings, options: argparse.Namespace
     return results
 
 
-def _openenv_version() -> dict[str, Any]:
+def openenv_version() -> dict[str, Any]:
+    """Return which version of OpenEnv is measured, or why there is none."""
     code = "from importlib.metadata import version; print(version('openenv'))"
     try:
         version = subprocess.check_output([python_of(OPENENV), "-c", code], text=True)
@@ -309,7 +311,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-main = ComparisonProgram(
+_program = ComparisonProgram(
     "remote",
     __doc__,
     [comparison.key for comparison in COMPARISONS],
@@ -319,4 +321,13 @@ main = ComparisonProgram(
     quick_seconds=0.3,
     add_options=_add_options,
     partial_options=("only", "quick", "library"),
-).main
+)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the comparisons, or the profile; return the exit code."""
+    if arguments == ["--profile"]:
+        from benchmarks.remote import profile
+
+        return profile.main()
+    return _program.main(arguments)

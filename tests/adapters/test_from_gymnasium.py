@@ -84,9 +84,9 @@ def test_an_episode_is_gymnasiums_own_with_the_same_seed(gym_id):
             action = ours.action_spec.sample(rng)
             expected = theirs.step(action)
             result = ours.step(action)
-            seen, *told, info = result
+            seen, *outcome, info = result
             assert same(seen, expected[0])
-            assert told == [*expected[1:4]]
+            assert outcome == [*expected[1:4]]
             assert same(info, expected[4])
 
     assert result.end.reason == ("terminated" if expected[2] else "truncated")
@@ -121,7 +121,7 @@ def test_an_action_of_the_wrong_shape_or_dtype_is_refused(action):
             env.step(action)
 
 
-def test_a_float_action_beyond_the_box_is_the_environments_business():
+def test_a_float_action_beyond_the_box_is_passed_on():
     with ew.make("gym://Pendulum-v1") as env:
         env.reset(seed=0)
 
@@ -147,7 +147,7 @@ def test_autoreset_keeps_the_final_observation():
     theirs.close()
 
 
-def test_a_mask_in_the_info_is_shown_to_whom_it_concerns():
+def test_a_mask_in_the_info_is_shown_to_its_agent():
     with ew.make(Masked) as env:
         first = env.reset()
         second = env.step(1)
@@ -156,7 +156,7 @@ def test_a_mask_in_the_info_is_shown_to_whom_it_concerns():
     assert second.needs[0].action_mask.tolist() == [0, 1, 0]
 
 
-def test_a_buffer_that_is_written_over_does_not_change_what_was_shown():
+def test_overwriting_a_buffer_does_not_change_earlier_observations():
     with ew.make(Masked) as env:
         first = env.reset().observation
         second = env.step(1).observation
@@ -233,7 +233,7 @@ def test_a_vector_of_adapted_environments_equals_gymnasiums_own():
     theirs.close()
 
 
-def test_a_vector_environment_is_refused_with_what_to_do():
+def test_a_vector_environment_is_refused_with_the_remedy():
     vector = gym.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync")
 
     with pytest.raises(DefinitionError, match=r"make_vector\(\)"):
@@ -269,7 +269,7 @@ def test_messages_call_it_by_its_own_name():
     env.close()
 
 
-def test_an_environment_that_is_not_deterministic_says_so():
+def test_a_nondeterministic_environment_declares_it():
     class Noisy(Seedless):
         spec = gym.envs.registration.EnvSpec("Noisy-v0", nondeterministic=True)
 

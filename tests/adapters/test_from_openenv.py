@@ -1,4 +1,4 @@
-"""OpenEnv's classes as ours, on a stand-in for its base class; `tests/interop` has the real one."""
+"""OpenEnv's classes in envweave, with a stand-in for its base class; see also `tests/interop`."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def make_class(base: Any) -> Any:
 
 
 def test_decorated_methods_are_found_by_the_name_they_have_in_the_class(base: Any) -> None:
-    world = make_class(base)
-    world.step = unnamed(world.step)
+    env_class = make_class(base)
+    env_class.step = unnamed(env_class.step)
 
-    assert from_openenv(world()).step(3) == {"action": 3}
+    assert from_openenv(env_class()).step(3) == {"action": 3}
 
 
 @pytest.mark.parametrize("name", ["seed", "episode_id"])
@@ -79,14 +79,14 @@ def test_an_option_does_not_replace_the_seed_or_the_episode_id(base: Any, name: 
 def test_a_closed_environment_does_not_count_as_concurrent(
     base: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = make_class(base)
-    first = from_openenv(world())
+    env_class = make_class(base)
+    first = from_openenv(env_class())
     first.close()
 
     with caplog.at_level(logging.WARNING, "envweave.adapters"):
-        second = from_openenv(world())
+        second = from_openenv(env_class())
         assert caplog.messages == []
-        third = from_openenv(world())
+        third = from_openenv(env_class())
 
     assert len(caplog.messages) == 1
     assert "several World" in caplog.messages[0]

@@ -11,7 +11,7 @@ from envweave.errors import ActionError, DefinitionError, ResetNeededError
 class Auction(pettingzoo.ParallelEnv):
     """All bid at once; who bids 0 is out, and the last one wins.
 
-    Where it is `chatty`, it goes on talking about those who left, and to nobody in particular.
+    If `chatty`, it continues to report on agents that left, and on unknown agents.
     """
 
     render_mode = None
@@ -38,7 +38,7 @@ class Auction(pettingzoo.ParallelEnv):
         assert set(actions) == set(self.agents)
         self._gone |= {agent for agent, bid in actions.items() if bid == 0}
         over = len(set(self.agents) - self._gone) <= 1
-        told = (
+        reported = (
             self._say(self._purse.copy()),
             {**self._say(0.0), **{agent: float(bid) for agent, bid in actions.items()}},
             {agent: over or agent in self._gone for agent in self._say(None)},
@@ -46,7 +46,7 @@ class Auction(pettingzoo.ParallelEnv):
             self._say({"action_mask": np.ones(3, np.int8)}),
         )
         self.agents = [] if over else [a for a in self.agents if a not in self._gone]
-        return told
+        return reported
 
     def _say(self, value):
         to = [*self.possible_agents, "common"] if self.chatty else self.agents

@@ -92,12 +92,12 @@ def test_an_unknown_keyword_is_refused_by_name():
         ew.make("gym://FrozenLake-v1", map_nam="8x8")
 
 
-def test_an_environment_whose_own_package_is_missing_says_what_to_install(lamps):
+def test_a_missing_package_of_an_environment_is_reported_with_the_install_command(lamps):
     with pytest.raises(MissingExtraError, match=r"needs a package .* `pip install wick`"):
         ew.make(f"gym://{lamps}:NeedyLampOfATest-v0")
 
 
-def test_a_recipe_can_be_followed_elsewhere_and_describes_itself():
+def test_a_spec_can_be_sent_to_another_process_and_has_a_repr():
     spec = ew.spec("gym://CartPole-v1")
 
     assert spec.id == "gym://CartPole-v1"
@@ -130,7 +130,7 @@ def test_without_gymnasium_the_install_command_is_named(ask, monkeypatch):
         ask()
 
 
-def test_without_gymnasium_our_own_environments_are_made_as_ever(monkeypatch):
+def test_without_gymnasium_envweave_environments_work(monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
 
     with ew.make("counter-v0") as env:

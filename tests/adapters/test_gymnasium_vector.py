@@ -137,7 +137,7 @@ def test_the_final_observation_is_never_the_next_episodes_first(mode):
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
-def test_without_autoreset_what_ended_waits_for_its_reset(mode):
+def test_without_autoreset_an_ended_row_waits_for_its_reset(mode):
     venv = ew.make_vector(walks([(1,), (9,)], mode))
     venv.reset(seed=0)
     batch = venv.step([0, 0])
@@ -152,7 +152,7 @@ def test_without_autoreset_what_ended_waits_for_its_reset(mode):
     assert venv.step([0, 0]).step_index.tolist() == [1, 2]
 
 
-def test_batches_are_the_callers_own():
+def test_batches_belong_to_the_caller():
     venv = ew.make_vector(
         walks([(9,)], AutoresetMode.SAME_STEP, is_random=False, copy=False), autoreset=True
     )
@@ -179,7 +179,7 @@ def test_batches_are_the_callers_own():
         ({"a": [0, 0]}, r"actions\[0\]"),
     ],
 )
-def test_a_bad_action_is_refused_by_its_place_and_the_batch_is_unharmed(actions, words):
+def test_a_bad_action_is_refused_by_index_and_the_batch_is_unchanged(actions, words):
     venv = ew.make_vector(walks([(9,), (9,)], AutoresetMode.SAME_STEP), autoreset=True)
     venv.reset()
 
@@ -242,7 +242,7 @@ def test_the_state_has_the_step_count_of_each_episode():
     assert [one.episode_id for one in venv.state()] == batch.episode_id
 
 
-def test_it_is_closed_once_and_refuses_what_comes_after():
+def test_it_is_closed_once_and_refuses_later_calls():
     closed = []
 
     class Closing(Walk):
@@ -287,7 +287,7 @@ def test_options_reach_every_environment_and_the_mask_is_not_the_callers():
         venv.reset(options={"reset_mask": np.array([True, False])})
 
 
-def test_seeds_and_tasks_that_cannot_be_are_refused_before_anything_is_reset():
+def test_invalid_seeds_and_tasks_are_refused_before_anything_is_reset():
     venv = ew.make_vector(walks([(9,), (9,)], AutoresetMode.DISABLED))
     venv.reset(seed=0)
 

@@ -1,4 +1,4 @@
-"""What a Gymnasium vector cannot do is refused, and what it does wrong ends its episodes."""
+"""Unsupported options of a Gymnasium vector are refused, and its errors end its episodes."""
 
 import math
 
@@ -132,16 +132,19 @@ def test_a_step_that_raises_ends_every_episode_and_all_are_reset(caplog):
 @pytest.mark.parametrize(
     ("quirk", "words"),
     [
-        (lambda told: told[:4], "a tuple of 4"),
-        (lambda told: (told[0][:1], *told[1:]), r"float64\(1, 1\), but the columns were fixed as"),
-        (lambda told: (told[0].astype(np.float32), *told[1:]), "float32"),
-        (lambda told: (told[0], told[1][:1], *told[2:]), "rewards of"),
-        (lambda told: (*told[:2], told[2] * 1.0, *told[3:]), "terminations of float64"),
-        (lambda told: (*told[:4], None), "info is a NoneType"),
+        (lambda outcome: outcome[:4], "a tuple of 4"),
+        (
+            lambda outcome: (outcome[0][:1], *outcome[1:]),
+            r"float64\(1, 1\), but the columns were fixed as",
+        ),
+        (lambda outcome: (outcome[0].astype(np.float32), *outcome[1:]), "float32"),
+        (lambda outcome: (outcome[0], outcome[1][:1], *outcome[2:]), "rewards of"),
+        (lambda outcome: (*outcome[:2], outcome[2] * 1.0, *outcome[3:]), "terminations of float64"),
+        (lambda outcome: (*outcome[:4], None), "info is a NoneType"),
     ],
 )
 def test_an_invalid_return_value_ends_every_episode(quirk, words):
-    venv = ew.make_vector(Tides(mode=DISABLED, quirk=lambda told, taken: quirk(told)))
+    venv = ew.make_vector(Tides(mode=DISABLED, quirk=lambda outcome, taken: quirk(outcome)))
     venv.reset()
 
     batch = venv.step(STILL)
@@ -170,7 +173,7 @@ def test_a_reward_of_nan_ends_that_episode_alone():
     assert venv.step(STILL).step_index.tolist() == [2, 1]
 
 
-def test_where_one_row_cannot_be_reset_alone_its_failure_asks_for_a_reset_of_all():
+def test_a_failure_requires_a_full_reset_if_rows_cannot_be_reset_alone():
     venv = ew.make_vector(Tides(quirk=with_nan), autoreset=True)
     venv.reset()
 
@@ -249,18 +252,18 @@ def test_one_seed_for_the_whole_batch_is_passed_on_and_shown():
 
 
 @pytest.mark.parametrize(
-    ("wishes", "words"),
+    ("arguments", "words"),
     [
         ({"seed": [5, 9]}, "One seed per environment cannot be honored.*seed=0"),
         ({"seed": 5, "ids": [1]}, "A seed for some environments cannot be honored"),
     ],
 )
-def test_seeds_that_the_batch_cannot_honor_are_refused(wishes, words):
+def test_seeds_that_the_batch_cannot_honor_are_refused(arguments, words):
     venv = ew.make_vector(Tides(mode=DISABLED))
     venv.reset()
 
     with pytest.raises(SeedError, match=words):
-        venv.reset(**wishes)
+        venv.reset(**arguments)
 
 
 def test_without_a_seed_the_batch_gets_one_that_can_be_read_and_used_again():
@@ -347,7 +350,7 @@ def tides_id():
     gym.registry.pop("TidesOfATest-v0")
 
 
-def test_an_id_with_nothing_but_a_vector_entry_point_is_made_whole(tides_id):
+def test_an_id_with_only_a_vector_entry_point_is_made_as_a_vector(tides_id):
     venv = ew.make_vector(tides_id, num_envs=4, autoreset=True)
 
     assert venv.reset().current.shape == (4, 1)
@@ -378,7 +381,7 @@ def test_the_vectorization_mode_of_an_id_is_chosen_as_in_gymnasium(mode):
         ("vector_entry_point", "doesn't have a vector entry point"),
     ],
 )
-def test_a_vectorization_mode_that_cannot_be_is_refused(mode, words):
+def test_an_invalid_vectorization_mode_is_refused(mode, words):
     with pytest.raises(OptionError, match=words):
         ew.make_vector("gym://Acrobot-v1", num_envs=2, vectorization_mode=mode)
 

@@ -48,7 +48,7 @@ def test_tictactoe_pays_what_it_pays_in_pettingzoo(seed):
 
 
 @pytest.mark.usefixtures("pygame")
-def test_an_illegal_move_ends_tictactoe_as_pettingzoo_has_it():
+def test_an_illegal_move_ends_tictactoe_as_in_pettingzoo():
     with ew.make(TICTACTOE) as env:
         env.reset(seed=0)
         env.step({"player_1": 0})
@@ -83,7 +83,7 @@ def test_a_keyword_chooses_the_form():
         assert len(at_once.reset(seed=0).needs) == 2
 
 
-def test_a_form_that_is_not_there_is_refused_with_those_that_are():
+def test_an_unknown_form_is_refused_with_the_known_ones():
     with pytest.raises(OptionError, match=r"does not have api='parallel'\. It has: aec"):
         ew.make(TICTACTOE, api="parallel")
 
@@ -103,7 +103,7 @@ def test_an_unknown_id_is_refused_with_the_nearest_one(env_id, near):
 
 
 @pytest.mark.parametrize("query", ["api=fast", "cycles=3", "api", "api=aec&x=1"])
-def test_a_query_that_is_not_understood_is_refused(query):
+def test_an_invalid_query_is_refused(query):
     with pytest.raises(EnvIdError, match="'\\?api=parallel' or '\\?api=aec'"):
         ew.spec(f"{RPS}?{query}")
 
@@ -118,7 +118,7 @@ def test_a_package_that_an_environment_needs_is_named(monkeypatch):
         ew.make("pettingzoo://classic/go_v5")
 
 
-def test_a_recipe_can_be_followed_elsewhere_and_describes_itself():
+def test_a_spec_can_be_sent_to_another_process_and_has_a_repr():
     spec = ew.spec(TICTACTOE)
 
     assert spec.id == TICTACTOE
@@ -143,7 +143,7 @@ def test_without_pettingzoo_the_install_command_is_named(ask, monkeypatch):
         ask()
 
 
-def test_without_pettingzoo_our_own_environments_are_made_as_ever(monkeypatch):
+def test_without_pettingzoo_envweave_environments_work(monkeypatch):
     monkeypatch.setitem(sys.modules, "pettingzoo", None)
 
     with ew.make("tictactoe-v0") as env:

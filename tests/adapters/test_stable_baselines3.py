@@ -51,9 +51,9 @@ def run(name: str, tmp_path: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_ppo_reaches_the_goal_of_lineworld(tmp_path: Path) -> None:
-    told = run("train.py", tmp_path)
+    output = run("train.py", tmp_path)
 
-    share = int(re.fullmatch(r"(\d+)% of 200 episodes reach the goal", told)[1])
+    share = int(re.fullmatch(r"(\d+)% of 200 episodes reach the goal", output)[1])
     assert share >= 95
 
 

@@ -1,4 +1,4 @@
-"""What `to_verifiers` plays in: environments that are made, used again and closed."""
+"""The environments of `to_verifiers`: made, used again and closed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envweave.errors import ClosedError, DefinitionError
 from envweave.examples import CounterEnv, TicTacToeEnv
 
 
-def test_an_environment_whose_caller_was_cancelled_while_it_was_made_is_closed_at_last():
+def test_an_environment_is_closed_if_its_caller_was_cancelled_while_it_was_made():
     made, is_making, may_go_on = [], threading.Event(), threading.Event()
 
     def make() -> ew.Env:

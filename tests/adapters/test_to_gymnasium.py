@@ -104,7 +104,7 @@ def test_spaces_come_from_the_hints():
 @pytest.mark.parametrize(
     ("env", "flatten"), [(Radio, False), ("lineworld-v0", False), ("lineworld-v0", True)]
 )
-def test_the_official_checker_has_nothing_to_say(env, flatten):
+def test_the_official_checker_passes(env, flatten):
     adapted = ew.to_gymnasium(env, flatten=flatten)
 
     check_env(adapted)
@@ -112,7 +112,7 @@ def test_the_official_checker_has_nothing_to_say(env, flatten):
     adapted.close()
 
 
-def test_the_official_checker_says_of_an_unbounded_action_only_that():
+def test_the_official_checker_warns_only_about_an_unbounded_action():
     adapted = ew.to_gymnasium("counter-v0")
 
     with pytest.warns(UserWarning, match="normalized space") as said:
@@ -122,7 +122,7 @@ def test_the_official_checker_says_of_an_unbounded_action_only_that():
     adapted.close()
 
 
-def test_the_official_checker_says_of_cartpole_what_it_always_says():
+def test_the_official_checker_gives_its_usual_warnings_for_cartpole():
     adapted = ew.to_gymnasium("gym://CartPole-v1")
 
     with pytest.warns(UserWarning, match="infinity") as said:
@@ -153,17 +153,17 @@ def test_an_episode_equals_that_of_make_with_the_same_seed():
 
 def play(env: ew.Env, seed: int) -> list[Any]:
     rng = np.random.default_rng(seed)
-    told = [env.reset(seed=seed)]
-    while not told[-1].done:
-        told.append(env.step(env.action_spec.sample(rng)))
+    results = [env.reset(seed=seed)]
+    while not results[-1].done:
+        results.append(env.step(env.action_spec.sample(rng)))
     return [
         (np.asarray(one.observation).tolist(), one.reward, one.terminated, one.truncated)
-        for one in told
+        for one in results
     ]
 
 
 @pytest.mark.parametrize("gym_id", ["CartPole-v1", "Taxi-v4", "Pendulum-v1"])
-def test_there_and_back_again_gives_equal_episodes(gym_id):
+def test_a_round_trip_gives_equal_episodes(gym_id):
     with ew.make(f"gym://{gym_id}") as straight:
         round_trip = ew.to_gymnasium(f"gym://{gym_id}")
         with ew.make(round_trip) as env:
@@ -215,7 +215,7 @@ def test_an_id_of_another_registry_is_found():
     again.close()
 
 
-def test_an_env_that_is_made_already_is_taken_as_it_is():
+def test_an_existing_env_is_used_unchanged():
     made = ew.make(Radio(), max_episode_steps=1)
     env = ew.to_gymnasium(made)
     env.reset(seed=0)
@@ -326,12 +326,12 @@ def test_an_environment_that_resets_itself_is_refused():
     env.close()
 
 
-def test_keywords_for_what_is_made_already_are_refused():
+def test_keywords_for_an_existing_environment_are_refused():
     with ew.make(Radio) as made, pytest.raises(OptionError, match="'limit' comes too late"):
         ew.to_gymnasium(made, limit=3)
 
 
-def test_several_agents_are_refused_with_what_to_use():
+def test_several_agents_are_refused_with_the_alternative():
     with pytest.raises(DefinitionError, match=r"to_pettingzoo\(\)"):
         ew.to_gymnasium("tictactoe-v0")
 

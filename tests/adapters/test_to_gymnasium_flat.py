@@ -1,4 +1,4 @@
-"""`flatten=True`: one flat array to look at, and one kind of action."""
+"""`flatten=True`: one flat array as observation, and one kind of action."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal

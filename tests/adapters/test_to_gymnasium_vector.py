@@ -1,4 +1,4 @@
-"""Ours as Gymnasium's vectors, for trainers that are written for those."""
+"""envweave vectors as Gymnasium vectors."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 import gymnasium as gym
 import numpy as np
 import pytest
+from environments.refusing import RefusingInGymnasiumsWay
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from refusing_worlds import RefusingInGymnasiumsWay
 
 import envweave as ew
 from envweave.errors import (
@@ -126,7 +126,7 @@ def test_an_array_environment_goes_through_gymnasiums_wrappers():
     assert all(8 <= length <= 11 for length in lengths)
 
 
-def test_a_vector_that_is_made_already_is_taken_as_it_is():
+def test_an_existing_vector_is_used_unchanged():
     venv = ew.make_vector(Cart, num_envs=2, autoreset=True)
 
     envs = ew.to_gymnasium_vector(venv)
@@ -151,7 +151,7 @@ def test_some_are_reset_by_their_mask():
     assert (infos["seed"].tolist(), infos["_seed"].tolist()) == ([0, 9], [False, True])
 
 
-def test_an_episode_that_failed_has_no_reward_to_hand_out():
+def test_a_failed_episode_has_no_reward():
     envs = ew.to_gymnasium_vector(type("Frail", (Cart,), {"breaks_at": -1}), num_envs=2)
     envs.reset()
 
@@ -159,7 +159,7 @@ def test_an_episode_that_failed_has_no_reward_to_hand_out():
         envs.step(np.array([1, 0]))
 
 
-def test_a_bad_action_is_refused_by_its_place():
+def test_a_bad_action_is_refused_by_index():
     envs = ew.to_gymnasium_vector(Cart, num_envs=2)
     envs.reset()
 
@@ -180,7 +180,7 @@ def test_an_observation_beyond_its_space_is_refused():
         envs.reset()
 
 
-def test_several_agents_and_what_has_no_space_are_refused():
+def test_several_agents_and_specs_without_a_space_are_refused():
     class Untyped(ew.Environment):
         def reset(self):
             return {}

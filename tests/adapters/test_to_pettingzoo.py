@@ -113,16 +113,18 @@ def play(env: ew.Env, seed: int, act: Any) -> list[Any]:
     """Play at random; return in plain words what was asked, paid and ended."""
     rng = np.random.default_rng(seed)
     result = env.reset(seed=seed)
-    told: list[Any] = [{a: o.tolist() for a, o in result.observation.items()}]
+    results: list[Any] = [{a: o.tolist() for a, o in result.observation.items()}]
     while not result.done:
-        told.append([(n.agent_id, n.observation.tolist(), n.reward or 0.0) for n in result.needs])
+        results.append(
+            [(n.agent_id, n.observation.tolist(), n.reward or 0.0) for n in result.needs]
+        )
         result = env.step({need.agent_id: act(need, rng) for need in result.needs})
-        told.append([(one.agent_id, one.reward) for one in result.events])
-    return [*told, result.end.reason, dict(sorted(result.end.rewards.items()))]
+        results.append([(one.agent_id, one.reward) for one in result.events])
+    return [*results, result.end.reason, dict(sorted(result.end.rewards.items()))]
 
 
 @pytest.mark.parametrize("env", [Contest, Nim])
-def test_the_official_checker_of_turns_has_nothing_to_say(env):
+def test_the_official_checker_passes_in_turns(env):
     adapted = ew.to_pettingzoo(env, api="aec")
 
     api_test(adapted, num_cycles=30)
@@ -130,7 +132,7 @@ def test_the_official_checker_of_turns_has_nothing_to_say(env):
     adapted.close()
 
 
-def test_the_official_checker_of_the_parallel_form_has_nothing_to_say():
+def test_the_official_checker_passes_for_the_parallel_form():
     adapted = ew.to_pettingzoo(Contest)
 
     parallel_api_test(adapted, num_cycles=30)
@@ -163,15 +165,15 @@ def test_a_simultaneous_game_in_pettingzoos_parallel_terms():
 def test_a_turn_game_in_pettingzoos_turns():
     env = ew.to_pettingzoo(Nim, api="aec")
     env.reset(seed=0)
-    told = []
+    results = []
 
     for agent in env.agent_iter():
         seen, reward, terminated, truncated, info = env.last()
-        told.append((agent, int(seen[0]), reward))
+        results.append((agent, int(seen[0]), reward))
         over = terminated or truncated
         env.step(None if over else 1 + np.flatnonzero(info["action_mask"]).max())
 
-    assert told == [
+    assert results == [
         ("player_0", 10, 0.0),
         ("player_1", 7, 0.0),
         ("player_0", 4, 0.0),
@@ -195,7 +197,7 @@ def test_agents_of_a_simultaneous_game_act_one_after_the_other_in_aec():
     env.close()
 
 
-def test_a_turn_game_is_refused_as_parallel_with_what_to_use():
+def test_a_turn_based_game_is_refused_as_parallel_with_the_alternative():
     env = ew.to_pettingzoo(Nim)
 
     with pytest.raises(DefinitionError, match=r"only 'player_0' .* 'player_1' must wait.*'aec'"):
@@ -204,7 +206,7 @@ def test_a_turn_game_is_refused_as_parallel_with_what_to_use():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_turn_game_there_and_back_again_gives_equal_episodes(seed):
+def test_a_round_trip_of_a_turn_based_game_gives_equal_episodes(seed):
     def act(need, rng):
         return {"coins": int(1 + rng.choice(np.flatnonzero(need.action_mask)))}
 
@@ -215,7 +217,7 @@ def test_a_turn_game_there_and_back_again_gives_equal_episodes(seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_simultaneous_game_there_and_back_again_gives_equal_episodes(seed):
+def test_a_round_trip_of_a_simultaneous_game_gives_equal_episodes(seed):
     with ew.make(Contest) as straight, ew.make(ew.to_pettingzoo(Contest)) as env:
         expected = play(straight, seed, lambda _, rng: Throw(STRENGTHS[rng.integers(3)]))
 
@@ -315,7 +317,7 @@ def test_a_step_before_a_reset_is_refused():
     env.close()
 
 
-def test_one_agent_is_refused_with_what_to_use():
+def test_one_agent_is_refused_with_the_alternative():
     with pytest.raises(DefinitionError, match=r"Use to_gymnasium\(\)"):
         ew.to_pettingzoo("counter-v0")
 

@@ -1,4 +1,4 @@
-"""How contenders are measured: in turns, and without stopping at one that fails."""
+"""How candidates are measured: in turns, and without stopping at one that fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Noting:
     def __init__(self):
         self.calls = []
 
-    def contender(self, name, *, steps=1, fails_at=None, **more):
+    def candidate(self, name, *, steps=1, fails_at=None, **more):
         def step():
             self.calls.append(name)
             if fails_at is not None and self.calls.count(name) == fails_at:
@@ -34,7 +34,7 @@ def test_contenders_take_turns():
     turns = []
 
     contest(
-        [noting.contender("a"), noting.contender("b")],
+        [noting.candidate("a"), noting.candidate("b")],
         repeats=2,
         seconds=1.0,
         steps=1,
@@ -47,7 +47,7 @@ def test_contenders_take_turns():
 
 @pytest.mark.slow  # measures for a while
 def test_there_is_a_figure_for_each_turn():
-    found = contest([Noting().contender("a", steps=5)], repeats=3, seconds=0.001)
+    found = contest([Noting().candidate("a", steps=5)], repeats=3, seconds=0.001)
 
     assert len(found.rates["a"].samples) == 3
     assert found.failures == {}
@@ -58,7 +58,7 @@ def test_one_that_fails_is_out_and_the_others_go_on():
     noting = Noting()
 
     found = contest(
-        [noting.contender("a", fails_at=3), noting.contender("b")], repeats=3, seconds=1.0, steps=1
+        [noting.candidate("a", fails_at=3), noting.candidate("b")], repeats=3, seconds=1.0, steps=1
     )
 
     assert list(found.rates) == ["b"]
@@ -70,7 +70,7 @@ def test_steps_that_were_no_good_do_not_count():
     def check():
         raise ValueError("not valid")
 
-    found = contest([Noting().contender("a", check=check)], repeats=2, seconds=0.001)
+    found = contest([Noting().candidate("a", check=check)], repeats=2, seconds=0.001)
 
     assert found.rates == {}
     assert found.failures["a"].startswith("ValueError: not valid")
@@ -79,7 +79,7 @@ def test_steps_that_were_no_good_do_not_count():
 def test_what_is_prepared_is_prepared_before_each_step():
     noting = Noting()
 
-    measure(noting.contender("step", prepare=lambda: noting.calls.append("prepare")), 1.0, steps=2)
+    measure(noting.candidate("step", prepare=lambda: noting.calls.append("prepare")), 1.0, steps=2)
 
     assert noting.calls == ["prepare", "step"] * 2
 
@@ -88,7 +88,7 @@ def test_a_guard_that_raises_ends_a_turn():
     def guard(name):
         raise TimeoutError(f"{name} is late")
 
-    found = contest([Noting().contender("a")], repeats=2, seconds=0.001, guard=guard)
+    found = contest([Noting().candidate("a")], repeats=2, seconds=0.001, guard=guard)
 
     assert found.failures["a"].startswith("TimeoutError: a is late")
 
@@ -137,8 +137,8 @@ def test_the_memory_of_children_counts():
 
 
 def test_a_machine_is_described_with_the_versions_that_are_there():
-    told = describe_machine(["msgspec", "no-such-package"])
+    description = describe_machine(["msgspec", "no-such-package"])
 
-    assert set(told["versions"]) == {"envweave", "numpy", "msgspec"}
-    assert told["cores"] == usable_cores() >= 1
-    assert told["processor"]
+    assert set(description["versions"]) == {"envweave", "numpy", "msgspec"}
+    assert description["cores"] == usable_cores() >= 1
+    assert description["processor"]

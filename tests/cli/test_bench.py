@@ -8,7 +8,7 @@ import pytest
 
 from envweave.bench.report import ALONE, ENVWEAVE, THROUGH, BenchPlan, BenchReport, SoloFigures
 from envweave.bench.solo import Rate, overhead_us
-from envweave.cli.bench import print_solo
+from envweave.cli.commands.bench import print_solo
 
 WORLDS = '''
 import asyncio
@@ -101,16 +101,16 @@ SERIAL = ("--backend", "inproc", "--mode", "serial")
 
 
 @pytest.fixture
-def worlds(here):
+def environments(here):
     (here / "worlds_env.py").write_text(WORLDS)
     return "pkg://worlds_env:"
 
 
-def is_rate(told, repeats=2):
+def is_rate(parsed, repeats=2):
     return (
-        len(told["samples"]) == repeats
-        and min(told["samples"]) == told["low"] > 0
-        and told["low"] <= told["median"] <= told["high"] == max(told["samples"])
+        len(parsed["samples"]) == repeats
+        and min(parsed["samples"]) == parsed["low"] > 0
+        and parsed["low"] <= parsed["median"] <= parsed["high"] == max(parsed["samples"])
     )
 
 
@@ -119,27 +119,27 @@ def test_one_environment_and_vectors_are_measured(envweave):
     # As many environments as take more than a page of memory.
     ran = envweave("bench", "counter-v0", "--num-envs", "300", *TINY, "--memory", *SERIAL, "--json")
 
-    told = json.loads(ran.stdout)
+    parsed = json.loads(ran.stdout)
     assert ran.code == 0
-    assert list(told["one"]["steps_per_s"]) == [
+    assert list(parsed["one"]["steps_per_s"]) == [
         "the author's code alone",
         "through make",
         "requests and info read too",
     ]
-    assert all(is_rate(rate) for rate in told["one"]["steps_per_s"].values())
-    assert told["one"]["failures"] == {}
-    assert len(told["one"]["overhead_us"]["samples"]) == 2
-    assert set(told["one"]["parts_us"]) == {
+    assert all(is_rate(rate) for rate in parsed["one"]["steps_per_s"].values())
+    assert parsed["one"]["failures"] == {}
+    assert len(parsed["one"]["overhead_us"]["samples"]) == 2
+    assert set(parsed["one"]["parts_us"]) == {
         "reset() of the environment",
         "step() of the environment",
         "envweave",
     }
-    [vector] = told["vectors"]
+    [vector] = parsed["vectors"]
     assert is_rate(vector.pop("steps_per_s"))
     assert vector.pop("bytes_per_env") > 0
     assert vector == {"backend": "inproc", "mode": "serial", "num_envs": 300, "problem": None}
-    assert told["machine"]["cores"] >= 1
-    assert told["one"]["mean_episode_length"] > 1
+    assert parsed["machine"]["cores"] >= 1
+    assert parsed["one"]["mean_episode_length"] > 1
 
 
 @pytest.mark.slow  # measures for a while
@@ -203,12 +203,12 @@ def test_several_sizes_are_measured_once_each_in_order(envweave):
 
 @pytest.mark.slow  # measures for a while
 @pytest.mark.parametrize("name", ["Masked", "Asking"])
-def test_actions_follow_what_each_step_asks_for(envweave, worlds, name):
-    ran = envweave("bench", worlds + name, "--num-envs", "2", *TINY, *SERIAL, "--json")
+def test_actions_follow_what_each_step_asks_for(envweave, environments, name):
+    ran = envweave("bench", environments + name, "--num-envs", "2", *TINY, *SERIAL, "--json")
 
-    told = json.loads(ran.stdout)
-    assert told["one"]["failures"] == {}
-    assert [one["problem"] for one in told["vectors"]] == [None]
+    parsed = json.loads(ran.stdout)
+    assert parsed["one"]["failures"] == {}
+    assert [one["problem"] for one in parsed["vectors"]] == [None]
 
 
 @pytest.mark.slow  # measures for a while
@@ -220,26 +220,26 @@ def test_several_agents_are_measured_as_one_environment(envweave):
 
 
 @pytest.mark.slow  # measures for a while
-def test_an_async_environment_runs_on_an_event_loop(envweave, worlds):
-    ran = envweave("bench", f"{worlds}Awaited", "--num-envs", "2", *TINY, "--json")
+def test_an_async_environment_runs_on_an_event_loop(envweave, environments):
+    ran = envweave("bench", f"{environments}Awaited", "--num-envs", "2", *TINY, "--json")
 
-    told = json.loads(ran.stdout)
-    assert all(is_rate(rate) for rate in told["one"]["steps_per_s"].values())
-    assert ("inproc", "async") in [(one["backend"], one["mode"]) for one in told["vectors"]]
-    assert "serial" not in [one["mode"] for one in told["vectors"]]
+    parsed = json.loads(ran.stdout)
+    assert all(is_rate(rate) for rate in parsed["one"]["steps_per_s"].values())
+    assert ("inproc", "async") in [(one["backend"], one["mode"]) for one in parsed["vectors"]]
+    assert "serial" not in [one["mode"] for one in parsed["vectors"]]
 
 
 @pytest.mark.slow  # measures for a while
-def test_a_vector_that_would_take_too_long_is_skipped_with_the_reason(envweave, worlds):
-    ran = envweave("bench", f"{worlds}Slow", "--num-envs", "64", *TINY, "--repeats", "1")
+def test_a_vector_that_would_take_too_long_is_skipped_with_the_reason(envweave, environments):
+    ran = envweave("bench", f"{environments}Slow", "--num-envs", "64", *TINY, "--repeats", "1")
 
     assert ran.code == 0
     assert "64 inproc serial: skipped: stepping 64 would take about" in ran.text
 
 
 @pytest.mark.slow  # measures for a while
-def test_an_environment_that_fails_is_reported_with_its_cause(envweave, worlds):
-    ran = envweave("bench", f"{worlds}Broken", *TINY)
+def test_an_environment_that_fails_is_reported_with_its_cause(envweave, environments):
+    ran = envweave("bench", f"{environments}Broken", *TINY)
 
     assert ran.code == 1
     assert "failed while it was measured: RuntimeError: it came apart" in ran.stderr
@@ -247,18 +247,18 @@ def test_an_environment_that_fails_is_reported_with_its_cause(envweave, worlds):
     assert ran.stdout == ""
 
 
-def test_an_environment_whose_actions_cannot_be_drawn_is_refused(envweave, worlds):
-    ran = envweave("bench", f"{worlds}Untyped", *TINY)
+def test_an_environment_whose_actions_cannot_be_drawn_is_refused(envweave, environments):
+    ran = envweave("bench", f"{environments}Untyped", *TINY)
 
     assert ran.code == 2
     assert "The random policy cannot act in" in ran.stderr
 
 
 @pytest.mark.slow  # measures for a while
-def test_stdout_has_the_json_document_only(envweave, worlds):
-    ran = envweave("bench", f"{worlds}Chatty", "--num-envs", "2", *TINY, *SERIAL, "--json")
+def test_stdout_has_the_json_document_only(envweave, environments):
+    ran = envweave("bench", f"{environments}Chatty", "--num-envs", "2", *TINY, *SERIAL, "--json")
 
-    assert json.loads(ran.stdout)["id"] == f"{worlds}Chatty"
+    assert json.loads(ran.stdout)["id"] == f"{environments}Chatty"
     assert "hello" in ran.stderr
 
 

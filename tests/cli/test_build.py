@@ -52,7 +52,7 @@ def test_an_environment_of_envweave_needs_no_further_packages(envweave: Any) -> 
     assert planned["arguments"]["ENV_ID"] == "echo-v0"
 
 
-def test_a_module_goes_with_those_beside_it_that_it_imports(envweave: Any, here: Path) -> None:
+def test_a_module_is_copied_with_its_imported_siblings(envweave: Any, here: Path) -> None:
     (here / "own_game.py").write_text("import own_words\n" + ENV)
     (here / "own_words.py").write_text("")
     (here / "own_other.py").write_text("")
@@ -65,7 +65,7 @@ def test_a_module_goes_with_those_beside_it_that_it_imports(envweave: Any, here:
 
 
 @pytest.mark.parametrize(("where", "module"), [(".", "flat_game"), ("src", "src_game")])
-def test_a_module_of_a_project_goes_with_the_whole_of_it(
+def test_a_module_of_a_project_is_copied_with_the_whole_project(
     where: str, module: str, envweave: Any, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_project(here)
@@ -116,7 +116,7 @@ def test_people_are_shown_the_plan_and_the_dockerfile(envweave: Any) -> None:
 
 @pytest.mark.slow  # starts the command line anew
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["ehco-v0"], "No environment is registered as 'ehco-v0'. Did you mean 'echo-v0'?"),
         (["pkg://no_such_module:Env", "-t", "x"], "there is no module 'no_such_module'"),
@@ -139,7 +139,7 @@ def test_people_are_shown_the_plan_and_the_dockerfile(envweave: Any) -> None:
     ],
 )
 def test_an_invalid_build_is_refused(
-    arguments: list[str], told: str, envweave: Any, here: Path
+    arguments: list[str], message: str, envweave: Any, here: Path
 ) -> None:
     (here / "empty").mkdir()
     for name, text in (("broken", "[project"), ("tools", "[tool.ruff]\n")):
@@ -151,7 +151,7 @@ def test_an_invalid_build_is_refused(
     ran = envweave("build", *arguments)
 
     assert ran.code == 2
-    assert told in ran.stderr
+    assert message in ran.stderr
     assert "Traceback" not in ran.stderr
 
 

@@ -72,10 +72,10 @@ def test_a_sound_environment_keeps_every_promise(envweave):
 def test_the_json_has_one_entry_a_check(envweave):
     ran = envweave("check", "tictactoe-v0", "--json", "--seed", "3")
 
-    told = json.loads(ran.stdout)
-    checks = told.pop("checks")
-    counts = told.pop("counts")
-    assert told == {
+    report = json.loads(ran.stdout)
+    checks = report.pop("checks")
+    counts = report.pop("counts")
+    assert report == {
         "id": "tictactoe-v0",
         "backend": "inproc",
         "seed": 3,
@@ -104,14 +104,14 @@ def test_a_broken_promise_stands_in_the_json(envweave, here):
 
     ran = envweave("check", "pkg://forgetful_env:ForgetfulEnv", "--json")
 
-    told = json.loads(ran.stdout)
-    failed = [one["name"] for one in told["checks"] if one["status"] == "failed"]
+    report = json.loads(ran.stdout)
+    failed = [one["name"] for one in report["checks"] if one["status"] == "failed"]
     assert ran.code == 1
-    assert told["ok"] is False
+    assert report["ok"] is False
     assert "the_same_seed_gives_the_same_episode" in failed
 
 
-def test_more_episodes_find_what_one_seed_hides(envweave, here):
+def test_more_episodes_find_errors_that_one_seed_hides(envweave, here):
     (here / "forgetful_env.py").write_text(FORGETFUL)
     name = "pkg://forgetful_env:FailsNowAndThen"
 
@@ -134,9 +134,9 @@ def test_keywords_reach_the_constructor(envweave):
     assert statuses["step_after_the_end_is_refused"] == "skipped"
 
 
-@pytest.mark.parametrize("world", ["Dataclasses", "Structs", "TypedDicts", "Inside"])
-def test_check_takes_an_action_of_each_member_of_a_union(envweave, world):
-    ran = envweave("check", f"pkg://union_worlds:{world}", "--json")
+@pytest.mark.parametrize("env_class", ["Dataclasses", "Structs", "TypedDicts", "Inside"])
+def test_check_takes_an_action_of_each_member_of_a_union(envweave, env_class):
+    ran = envweave("check", f"pkg://environments.typed:{env_class}", "--json")
 
     assert ran.code == 0, ran.text
     kinds = [one for one in json.loads(ran.text)["checks"] if one["name"].startswith("each_kind")]
@@ -144,11 +144,11 @@ def test_check_takes_an_action_of_each_member_of_a_union(envweave, world):
 
 
 def test_check_names_the_member_of_a_union_that_fails(envweave):
-    ran = envweave("check", "pkg://broken:FailsOnOneKind")
+    ran = envweave("check", "pkg://environments.nonconforming:FailsOnOneKind")
 
     assert ran.code != 0
     assert "After a Jump the episode ended" in " ".join(ran.text.split())
-    assert "nobody can jump" in ran.text
+    assert "jumping is not implemented" in ran.text
 
 
 @pytest.mark.slow  # starts the command line anew

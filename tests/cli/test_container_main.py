@@ -47,15 +47,15 @@ def test_the_token_is_taken_out_of_the_variables() -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "told"),
+    ("variables", "message"),
     [
         ({}, "ENVWEAVE_ENV is not set"),
         ({"ENVWEAVE_CONFIG": "{"}, "ENVWEAVE_CONFIG is not valid JSON"),
         ({"ENVWEAVE_CONFIG": "[1]"}, "must be a JSON object"),
     ],
 )
-def test_invalid_variables_are_refused(variables: dict[str, str], told: str) -> None:
-    with pytest.raises(OptionError, match=told):
+def test_invalid_variables_are_refused(variables: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         read(variables)
 
 
@@ -72,6 +72,6 @@ def test_an_error_is_written_for_people_and_for_the_parent_process(
     people, fault = "".join(said).splitlines()
     assert code == 2
     assert people.startswith("Error: 'done_att' is neither an option")
-    told = json.loads(fault.removeprefix("envweave-fault: "))
-    assert told["code"] == "option_refused"
-    assert told["message"].startswith("'done_att' is neither")
+    message = json.loads(fault.removeprefix("envweave-fault: "))
+    assert message["code"] == "option_refused"
+    assert message["message"].startswith("'done_att' is neither")

@@ -32,7 +32,7 @@ sys.exit(main())
 def test_the_report_shows_the_machine_and_every_part(envweave):
     ran = envweave("doctor")
 
-    for told in (
+    for parsed in (
         f"envweave {ew.__version__}",
         platform.python_version(),
         "core: numpy",
@@ -40,40 +40,45 @@ def test_the_report_shows_the_machine_and_every_part(envweave):
         "backend: inproc ready",
         "scheme: pkg ready",
     ):
-        assert told in ran.text
+        assert parsed in ran.text
 
 
 def test_the_json_report_has_the_same_parts(envweave):
     ran = envweave("doctor", "--json")
 
-    told = json.loads(ran.stdout)
-    assert set(told) == {
+    parsed = json.loads(ran.stdout)
+    assert set(parsed) == {
         *("ok", "python", "executable", "platform", "cpus", "envweave", "core", "extras"),
         *("backends", "schemes", "environments", "sandbox"),
     }
-    assert [one["name"] for one in told["core"]] == ["cloudpickle", "msgspec", "numpy", "packaging"]
-    assert {"cli", "gym", "pettingzoo", "train"} <= {one["name"] for one in told["extras"]}
-    ready = [one["name"] for one in told["backends"] if one["status"] == "ready"]
+    assert [one["name"] for one in parsed["core"]] == [
+        "cloudpickle",
+        "msgspec",
+        "numpy",
+        "packaging",
+    ]
+    assert {"cli", "gym", "pettingzoo", "train"} <= {one["name"] for one in parsed["extras"]}
+    ready = [one["name"] for one in parsed["backends"] if one["status"] == "ready"]
     assert {"inproc", "process", "http"} <= set(ready)
-    assert told["cpus"] >= 1
-    assert ran.code == (0 if told["ok"] else 1)
+    assert parsed["cpus"] >= 1
+    assert ran.code == (0 if parsed["ok"] else 1)
 
 
-def test_nothing_of_our_own_is_broken(envweave):
-    told = json.loads(envweave("doctor", "--json").stdout)
+def test_builtin_environments_are_not_broken(envweave):
+    parsed = json.loads(envweave("doctor", "--json").stdout)
 
-    plugins = told["backends"] + told["schemes"] + told["environments"]
+    plugins = parsed["backends"] + parsed["schemes"] + parsed["environments"]
     assert [one for one in plugins if one["status"] == "broken"] == []
-    assert told["ok"] is True
+    assert parsed["ok"] is True
 
 
 @pytest.mark.slow  # starts the command line anew
 def test_a_missing_extra_is_reported_with_its_install_command(process):
     ran = process("doctor", "--json", code=HIDE)
 
-    told = json.loads(ran.stdout)
-    extras = {one["name"]: one for one in told["extras"]}
-    schemes = {one["name"]: one for one in told["schemes"]}
+    parsed = json.loads(ran.stdout)
+    extras = {one["name"]: one for one in parsed["extras"]}
+    schemes = {one["name"]: one for one in parsed["schemes"]}
     assert extras["gym"]["installed"] is False
     assert extras["gym"]["install"] == "pip install 'envweave[gym]'"
     assert schemes["gym"]["status"] == "missing"

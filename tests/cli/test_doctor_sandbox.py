@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from envweave.cli.doctor_sandbox import print_sandbox
+from envweave.cli.commands.doctor import print_sandbox
 from envweave.sandbox import TierReport
 
 # Starts the command behind a filter that refuses calls, as a container's default profile does.
@@ -31,14 +31,14 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the walls are the
 
 @on_linux
 def test_the_tier_of_this_machine_is_reported(envweave):
-    told = json.loads(envweave("doctor", "--json").stdout)["sandbox"]
+    parsed = json.loads(envweave("doctor", "--json").stdout)["sandbox"]
 
-    assert set(told) == {"tier", "missing", "next", "tiers", "users", "cgroups", "packages"}
-    assert [one["name"] for one in told["tiers"]] == ["namespace", "landlock"]
-    standing = [one["name"] for one in told["tiers"] if one["available"]]
-    assert told["tier"] == (standing[0] if standing else None)
-    assert told["packages"]["visible"] == "the standard library and numpy"
-    assert told["packages"]["hidden"] > 0
+    assert set(parsed) == {"tier", "missing", "next", "tiers", "users", "cgroups", "packages"}
+    assert [one["name"] for one in parsed["tiers"]] == ["namespace", "landlock"]
+    standing = [one["name"] for one in parsed["tiers"] if one["available"]]
+    assert parsed["tier"] == (standing[0] if standing else None)
+    assert parsed["packages"]["visible"] == "the standard library and numpy"
+    assert parsed["packages"]["hidden"] > 0
 
 
 @pytest.mark.slow  # starts containers of its own
@@ -46,12 +46,12 @@ def test_the_tier_of_this_machine_is_reported(envweave):
 def test_behind_a_filter_without_namespaces_the_tier_is_landlock_with_advice(process):
     ran = process("doctor", "--json", code=BEHIND_A_FILTER.format(calls=NAMESPACES))
 
-    told = json.loads(ran.stdout)["sandbox"]
-    assert told["tier"] == "landlock"
-    assert any("No namespaces" in one for one in told["missing"])
-    assert [one["tier"] for one in told["next"]] == ["namespace"]
-    assert "namespaces" in told["next"][0]["reason"]
-    assert any("seccomp" in one for one in told["next"][0]["advice"])
+    parsed = json.loads(ran.stdout)["sandbox"]
+    assert parsed["tier"] == "landlock"
+    assert any("No namespaces" in one for one in parsed["missing"])
+    assert [one["tier"] for one in parsed["next"]] == ["namespace"]
+    assert "namespaces" in parsed["next"][0]["reason"]
+    assert any("seccomp" in one for one in parsed["next"][0]["advice"])
     assert ran.code == 0
 
 
@@ -82,9 +82,9 @@ def test_on_macos_the_alternatives_are_printed(capsys):
 
     print_sandbox(report)
 
-    told = " ".join(capsys.readouterr().out.split())
-    assert "tier none: sandboxed code cannot run here" in told
-    assert "user ids Sessions share the user id. cgroups No cgroups. Try it." in told
+    parsed = " ".join(capsys.readouterr().out.split())
+    assert "tier none: sandboxed code cannot run here" in parsed
+    assert "user ids Sessions share the user id. cgroups No cgroups. Try it." in parsed
     assert (
-        "Tier namespace is not available here. The walls are Linux's. • Use `docker run`." in told
+        "Tier namespace is not available here. The walls are Linux's. • Use `docker run`." in parsed
     )

@@ -108,14 +108,14 @@ def test_the_json_has_the_schemas_and_nothing_else_on_stdout(envweave, here):
 
     ran = envweave("info", "pkg://road_env:RoadEnv", "--arg", "lanes=2", "--json")
 
-    told = json.loads(ran.stdout)
-    assert told.pop("action_schema")["properties"]["force"] == {
+    report = json.loads(ran.stdout)
+    assert report.pop("action_schema")["properties"]["force"] == {
         "type": "number",
         "minimum": -1,
         "maximum": 1,
     }
-    assert told.pop("observation_schema")["title"] == "Road"
-    assert told == {
+    assert report.pop("observation_schema")["title"] == "Road"
+    assert report == {
         "id": "pkg://road_env:RoadEnv",
         "description": "Drive along a road.",
         "docstring": "Drive along a road.\n\nIt is long,\nand winding.",
@@ -169,9 +169,9 @@ def test_agents_with_the_same_spec_are_shown_once(envweave):
 def test_the_json_names_the_agents(envweave):
     ran = envweave("info", "tictactoe-v0", "--json")
 
-    told = json.loads(ran.stdout)
-    assert told["agents"] == ["x", "o"]
-    assert set(told["action_schema"]["properties"]) == {"x", "o"}
+    report = json.loads(ran.stdout)
+    assert report["agents"] == ["x", "o"]
+    assert set(report["action_schema"]["properties"]) == {"x", "o"}
 
 
 def test_an_untyped_environment_takes_anything(envweave, here):
@@ -203,7 +203,7 @@ def test_a_missing_module_is_named(envweave):
 
 
 @pytest.mark.parametrize(
-    ("world", "rows"),
+    ("env_class", "rows"),
     [
         (
             "Dataclasses",
@@ -214,8 +214,8 @@ def test_a_missing_module_is_named(envweave):
         ("Inside", ["inner Wait or Move", "inner(Wait) no fields", "inner(Move).dx int -1 to 1"]),
     ],
 )
-def test_each_member_of_a_union_is_shown_with_its_fields(envweave, world, rows):
-    ran = envweave("info", f"pkg://union_worlds:{world}")
+def test_each_member_of_a_union_is_shown_with_its_fields(envweave, env_class, rows):
+    ran = envweave("info", f"pkg://environments.typed:{env_class}")
 
     shown = " ".join(re.sub(r"[^\w.() -]", " ", ran.text).split())
     for row in rows:
@@ -223,6 +223,6 @@ def test_each_member_of_a_union_is_shown_with_its_fields(envweave, world, rows):
 
 
 def test_limits_are_described(envweave):
-    ran = envweave("info", "pkg://union_worlds:Dataclasses")
+    ran = envweave("info", "pkg://environments.typed:Dataclasses")
 
     assert "a length of between 1 and 40" in ran.text

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from private_worlds import MARKER
+from environments.tasks import MARKER
 
-CARELESS = "pkg://private_worlds:Careless"
+CARELESS = "pkg://environments.tasks:Careless"
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["words", "json"])

@@ -138,11 +138,11 @@ def test_a_stream_without_unicode_gets_plain_letters(process, here):
     (here / "talkative_env.py").write_text(TALKATIVE)
 
     ran = process("check", "pkg://talkative_env:TalkativeEnv", PYTHONIOENCODING="ascii")
-    told = process("info", "pkg://talkative_env:TalkativeEnv", PYTHONIOENCODING="ascii")
+    output = process("info", "pkg://talkative_env:TalkativeEnv", PYTHONIOENCODING="ascii")
 
     assert ran.code == 0
     assert "ok | A step before the first reset is refused" in ran.text
-    assert "\\u2713" in told.text
+    assert "\\u2713" in output.text
 
 
 @pytest.mark.slow  # starts the command line anew

@@ -121,7 +121,7 @@ def test_debug_shows_where_a_mistake_comes_from(envweave):
         envweave("--debug", "info", "countr-v0")
 
 
-def test_an_unexpected_error_names_its_place_and_how_to_see_more(envweave, here):
+def test_an_unexpected_error_names_its_location_and_how_to_see_more(envweave, here):
     (here / "faulty_env.py").write_text(FAULTY)
 
     ran = envweave("run", "pkg://faulty_env:FailsToClose")

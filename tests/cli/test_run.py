@@ -113,18 +113,18 @@ class Unsure(ew.Environment):
 
 
 @pytest.fixture
-def worlds(here):
+def environments(here):
     (here / "worlds_env.py").write_text(WORLDS)
     return "pkg://worlds_env:"
 
 
-def told_by(ran):
+def report_of(ran):
     """The JSON, without what the clock says."""
-    told = json.loads(ran.stdout)
-    for one in [*told["episodes"], told["summary"]]:
+    report = json.loads(ran.stdout)
+    for one in [*report["episodes"], report["summary"]]:
         assert one.pop("duration_s") >= 0
-    assert told["summary"].pop("steps_per_s") > 0
-    return told
+    assert report["summary"].pop("steps_per_s") > 0
+    return report
 
 
 def test_episodes_and_their_summary_are_shown(envweave):
@@ -141,35 +141,43 @@ def test_the_same_seed_gives_the_same_run(envweave):
     second = envweave("run", "lineworld-v0", "--episodes", "3", "--seed", "7", "--json")
     other = envweave("run", "lineworld-v0", "--episodes", "3", "--seed", "8", "--json")
 
-    assert told_by(first) == told_by(second)
-    assert told_by(first) != told_by(other)
+    assert report_of(first) == report_of(second)
+    assert report_of(first) != report_of(other)
 
 
 def test_a_run_without_a_seed_prints_the_seed_that_repeats_it(envweave):
-    drawn = told_by(envweave("run", "lineworld-v0", "--episodes", "2", "--json"))
+    drawn = report_of(envweave("run", "lineworld-v0", "--episodes", "2", "--json"))
 
-    again = told_by(
+    again = report_of(
         envweave("run", "lineworld-v0", "--episodes", "2", "--seed", str(drawn["seed"]), "--json")
     )
 
     assert again == drawn
 
 
-def test_a_seed_that_cannot_be_honored_is_refused(envweave, worlds):
-    ran = envweave("run", f"{worlds}HalfBroken", "--seed", "1")
+def test_a_seed_that_cannot_be_honored_is_refused(envweave, environments):
+    ran = envweave("run", f"{environments}HalfBroken", "--seed", "1")
 
     assert ran.code == 2
     assert "takes no seed" in ran.stderr
 
 
-def test_an_action_mask_is_respected(envweave, worlds):
+def test_an_action_mask_is_respected(envweave, environments):
     ran = envweave(
-        "run", f"{worlds}MaskedEnv", "--episodes", "1", "--max-steps", "20", "--seed", "0", "--json"
+        "run",
+        f"{environments}MaskedEnv",
+        "--episodes",
+        "1",
+        "--max-steps",
+        "20",
+        "--seed",
+        "0",
+        "--json",
     )
 
-    told = told_by(ran)
-    assert told == {
-        "id": f"{worlds}MaskedEnv",
+    report = report_of(ran)
+    assert report == {
+        "id": f"{environments}MaskedEnv",
         "policy": "random",
         "backend": "inproc",
         "seed": 0,
@@ -199,12 +207,12 @@ def test_an_action_mask_is_respected(envweave, worlds):
     }
 
 
-def test_episodes_that_are_not_valid_are_counted_apart(envweave, worlds):
-    ran = envweave("run", f"{worlds}HalfBroken", "--episodes", "4", "--json")
+def test_invalid_episodes_are_counted_separately(envweave, environments):
+    ran = envweave("run", f"{environments}HalfBroken", "--episodes", "4", "--json")
 
-    told = told_by(ran)
+    report = report_of(ran)
     assert ran.code == 1
-    assert told["summary"] == {
+    assert report["summary"] == {
         "episodes": 4,
         "valid": 2,
         "invalid": 2,
@@ -213,14 +221,14 @@ def test_episodes_that_are_not_valid_are_counted_apart(envweave, worlds):
         "steps": 4,
         "ends": {"error": 2, "terminated": 2},
     }
-    assert [one["return"] for one in told["episodes"]] == [10.0, None, 10.0, None]
-    assert told["episodes"][1]["blame"] == "environment"
-    assert "it came apart" in told["episodes"][1]["cause"]
+    assert [one["return"] for one in report["episodes"]] == [10.0, None, 10.0, None]
+    assert report["episodes"][1]["blame"] == "environment"
+    assert "it came apart" in report["episodes"][1]["cause"]
     assert ran.stderr == ""
 
 
-def test_a_failed_episode_shows_its_cause_and_no_traceback(envweave, worlds):
-    ran = envweave("run", f"{worlds}HalfBroken", "--episodes", "2")
+def test_a_failed_episode_shows_its_cause_and_no_traceback(envweave, environments):
+    ran = envweave("run", f"{environments}HalfBroken", "--episodes", "2")
 
     assert ran.code == 1
     assert "error (by environment) RuntimeError: it came apart (worlds_env.py:" in ran.text
@@ -228,61 +236,61 @@ def test_a_failed_episode_shows_its_cause_and_no_traceback(envweave, worlds):
     assert "Traceback" not in ran.stdout + ran.stderr
 
 
-def test_debug_logs_the_traceback_of_a_failed_episode(envweave, worlds):
-    ran = envweave("--debug", "run", f"{worlds}HalfBroken", "--episodes", "2")
+def test_debug_logs_the_traceback_of_a_failed_episode(envweave, environments):
+    ran = envweave("--debug", "run", f"{environments}HalfBroken", "--episodes", "2")
 
     assert ran.code == 1
     assert "RuntimeError: it came apart" in ran.stderr
     assert "Traceback" in ran.stderr
 
 
-def test_a_reset_that_fails_is_the_environments_fault(envweave, worlds):
-    ran = envweave("run", f"{worlds}CannotStart")
+def test_a_reset_that_fails_is_the_environments_fault(envweave, environments):
+    ran = envweave("run", f"{environments}CannotStart")
 
     assert ran.code == 1
     assert ran.stderr.startswith("Error: ")
     assert "reset() failed: OSError: no display (worlds_env.py:79)" in ran.stderr
 
 
-def test_an_episode_without_rewards_has_no_return(envweave, worlds):
-    ran = envweave("run", f"{worlds}Unscored", "--episodes", "2", "--json")
+def test_an_episode_without_rewards_has_no_return(envweave, environments):
+    ran = envweave("run", f"{environments}Unscored", "--episodes", "2", "--json")
 
-    told = told_by(ran)
-    assert [(one["return"], one["task_id"]) for one in told["episodes"]] == [(None, "only")] * 2
-    assert told["summary"]["mean_return"] is None
+    report = report_of(ran)
+    assert [(one["return"], one["task_id"]) for one in report["episodes"]] == [(None, "only")] * 2
+    assert report["summary"]["mean_return"] is None
     assert ran.stderr == "stepping\nstepping\n"
 
 
-def test_an_episode_without_rewards_shows_a_dash_and_its_task(envweave, worlds):
-    ran = envweave("run", f"{worlds}Unscored", "--episodes", "1")
+def test_an_episode_without_rewards_shows_a_dash_and_its_task(envweave, environments):
+    ran = envweave("run", f"{environments}Unscored", "--episodes", "1")
 
     assert "1 – 1 terminated only" in ran.text
 
 
-def test_a_return_that_is_no_number_is_null_in_the_json(envweave, worlds):
-    ran = envweave("run", f"{worlds}Unsure", "--episodes", "1", "--json")
+def test_a_return_that_is_not_a_number_is_null_in_the_json(envweave, environments):
+    ran = envweave("run", f"{environments}Unsure", "--episodes", "1", "--json")
 
-    told = told_by(ran)
+    report = report_of(ran)
     assert "NaN" not in ran.stdout
     assert "Infinity" not in ran.stdout
-    assert (told["episodes"][0]["return"], told["summary"]["mean_return"]) == (None, None)
+    assert (report["episodes"][0]["return"], report["summary"]["mean_return"]) == (None, None)
 
 
-def test_an_endless_environment_is_truncated(envweave, worlds):
-    ran = envweave("run", f"{worlds}Endless", "--episodes", "1", "--json")
+def test_an_endless_environment_is_truncated(envweave, environments):
+    ran = envweave("run", f"{environments}Endless", "--episodes", "1", "--json")
 
-    assert told_by(ran)["episodes"][0]["length"] == 1000
+    assert report_of(ran)["episodes"][0]["length"] == 1000
 
 
 def test_several_agents_have_a_return_each(envweave):
     ran = envweave("run", "tictactoe-v0", "--episodes", "3", "--seed", "1", "--json")
 
-    told = told_by(ran)
-    returns = [one["return"] for one in told["episodes"]]
+    report = report_of(ran)
+    returns = [one["return"] for one in report["episodes"]]
     assert all(one["x"] + one["o"] == 0 for one in returns)
     for agent in ("x", "o"):
         mean = math.fsum(one[agent] for one in returns) / 3
-        assert told["summary"]["mean_return"][agent] == pytest.approx(mean)
+        assert report["summary"]["mean_return"][agent] == pytest.approx(mean)
 
 
 def test_returns_of_several_agents_are_shown_by_name(envweave):
@@ -292,18 +300,18 @@ def test_returns_of_several_agents_are_shown_by_name(envweave):
     assert "mean return farmer_0 " in ran.text
 
 
-def test_tool_calls_are_answered(envweave, worlds):
-    ran = envweave("run", f"{worlds}AsksForTools", "--episodes", "1", "--json")
+def test_tool_calls_are_answered(envweave, environments):
+    ran = envweave("run", f"{environments}AsksForTools", "--episodes", "1", "--json")
 
-    assert told_by(ran)["episodes"][0]["return"] == 5.0
+    assert report_of(ran)["episodes"][0]["return"] == 5.0
 
 
 @pytest.mark.parametrize("name", ["Untyped", "NeedsLocks"])
-def test_an_action_that_cannot_be_drawn_is_reported(envweave, worlds, name):
-    ran = envweave("run", worlds + name)
+def test_an_action_that_cannot_be_drawn_is_reported(envweave, environments, name):
+    ran = envweave("run", environments + name)
 
     assert ran.code == 2
-    assert f"The random policy cannot act in '{worlds}{name}': " in ran.stderr
+    assert f"The random policy cannot act in '{environments}{name}': " in ran.stderr
 
 
 def test_an_unknown_policy_is_refused(envweave):

@@ -78,13 +78,13 @@ def test_without_its_extra_it_prints_how_to_install_it(
 def test_a_child_with_an_invalid_configuration_reports_it(config: str, part: str) -> None:
     from envweave.cli.server_main import main
 
-    told: list[str] = []
+    messages: list[str] = []
 
-    code = main([config], told.append)
+    code = main([config], messages.append)
 
     assert code == 2
-    assert part in "".join(told)
-    assert "".join(told).count("\n") == 1
+    assert part in "".join(messages)
+    assert "".join(messages).count("\n") == 1
 
 
 @pytest.mark.slow  # starts the command line anew

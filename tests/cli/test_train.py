@@ -22,10 +22,10 @@ def test_options_reach_the_training_program(envweave, here):
         *("--evaluation-episodes", "4", "--run-dir", "run", "--json"),
     )
 
-    told = json.loads(ran.stdout)
+    report = json.loads(ran.stdout)
     assert ran.code == 0
-    assert told["seed"] == 3
-    assert told["episodes"] == 8
+    assert report["seed"] == 3
+    assert report["episodes"] == 8
     assert (here / "run" / "metrics.jsonl").exists()
 
 

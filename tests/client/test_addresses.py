@@ -72,7 +72,7 @@ def test_any_text_is_an_address_or_is_refused(text):
 
 
 @given(st.lists(st.binary(max_size=50), max_size=10))
-def test_whatever_answers_a_handshake_nothing_but_a_wire_error_is_raised(pieces):
+def test_any_handshake_response_raises_only_wire_errors(pieces):
     asked = Handshake("host", "/ws", subprotocols=("one",))
 
     with contextlib.suppress(WireError):

@@ -11,10 +11,9 @@ import threading
 from typing import Any
 
 import pytest
-from remote_worlds import Tally
-from serving import served
-from wild_servers import Answer, Peer, wild_server
-from worlds_served import wait_for
+from environments.served import Tally
+from hostile_servers import Answer, Peer, scripted_server
+from servers import served, wait_for
 
 import envweave as ew
 from envweave import errors
@@ -42,7 +41,7 @@ def only(method: str, **reply: Any) -> Answer:
 
 
 def test_a_silent_server_is_not_waited_for_forever() -> None:
-    with wild_server(lambda peer: peer.serve(lambda *_: True)) as url:
+    with scripted_server(lambda peer: peer.serve(lambda *_: True)) as url:
         connection = Server(parse_address(url), MSGPACK).connect()
 
         with pytest.raises(errors.DeadlineError, match=r"did not answer describe\(\) within 0.2 s"):
@@ -54,10 +53,10 @@ def test_a_silent_server_is_not_waited_for_forever() -> None:
 @pytest.mark.parametrize(
     "send",
     [
-        lambda peer: peer.line.sendall(b"\xff" * 100),
+        lambda peer: peer.peer_socket.sendall(b"\xff" * 100),
         lambda peer: peer.put(b"hello", 1),
         lambda peer: peer.put(b"\xc1\xc1"),
-        lambda peer: peer.line.sendall(b"\x82\x7f" + struct.pack("!Q", 2**62)),
+        lambda peer: peer.peer_socket.sendall(b"\x82\x7f" + struct.pack("!Q", 2**62)),
         lambda peer: peer.put(MSGPACK.encode([1, 2])),
         lambda peer: peer.put(MSGPACK.encode({"replies": [{"id": "x"}]})),
         lambda peer: peer.put(
@@ -66,9 +65,9 @@ def test_a_silent_server_is_not_waited_for_forever() -> None:
     ],
     ids=["noise", "text", "no MessagePack", "huge", "list", "no reply", "columns"],
 )
-def test_nonsense_is_an_error_of_ours_at_once(send: Any) -> None:
+def test_an_invalid_response_raises_an_envweave_error_at_once(send: Any) -> None:
     with (
-        wild_server(lambda peer: send(peer) or peer.serve(lambda *_: True)) as url,
+        scripted_server(lambda peer: send(peer) or peer.serve(lambda *_: True)) as url,
         pytest.raises((errors.WireError, errors.ServerError)),
     ):
         ew.make(url)
@@ -92,7 +91,7 @@ def test_nonsense_is_an_error_of_ours_at_once(send: Any) -> None:
 )
 def test_a_step_whose_result_cannot_be_read_ends_as_lost(result: Any, description: Any) -> None:
     answer = only("step", result=result)
-    with wild_server(lambda peer: peer.serve(answer), description) as url, ew.make(url) as env:
+    with scripted_server(lambda peer: peer.serve(answer), description) as url, ew.make(url) as env:
         env.reset()
 
         step = env.step({"delta": 1})
@@ -114,7 +113,7 @@ def test_unexpected_replies_are_ignored(description: Any) -> None:
         peer.say(call, result=right)
         return peer.say(call, result=wrong)
 
-    with wild_server(lambda peer: peer.serve(answer), description) as url, ew.make(url) as env:
+    with scripted_server(lambda peer: peer.serve(answer), description) as url, ew.make(url) as env:
         env.reset()
         values = [env.step({"delta": 1}).observation.value for _ in range(5)]
 
@@ -132,31 +131,29 @@ def test_unexpected_replies_are_ignored(description: Any) -> None:
     ],
     ids=["recursive", "only itself", "evil name", "long name", "splits"],
 )
-def test_an_odd_description_does_no_harm(changed: dict[str, Any], description: Any) -> None:
-    told = only("describe", result={**description, **changed})
-    with wild_server(lambda peer: peer.serve(told), description) as url:
+def test_an_unusual_description_is_tolerated(changed: dict[str, Any], description: Any) -> None:
+    answers = only("describe", result={**description, **changed})
+    with scripted_server(lambda peer: peer.serve(answers), description) as url:
         try:
             with ew.make(url) as env:
                 env.reset()
                 env.step({"delta": 1})
         except errors.EnvWeaveError:
-            pass  # refused in words is as good
+            pass  # an error is as good
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_a_server_that_hangs_up_on_a_call_again_and_again_is_given_up(
-    others: int, description: Any
-) -> None:
+def test_reconnecting_stops_if_a_server_keeps_disconnecting(others: int, description: Any) -> None:
     connections: list[Peer] = []
 
     def answer(peer: Peer, call: dict[str, Any]) -> bool:
         if call["method"] == "step":
-            peer.line.shutdown(socket.SHUT_RDWR)
+            peer.peer_socket.shutdown(socket.SHUT_RDWR)
         return call["method"] == "step"
 
     async def scenario() -> None:
         connection = AsyncConnection(parse_address(url), MSGPACK, reconnect_s=0.3)
-        for name in ["s", *["other"] * others]:  # whose presence is told on each connection
+        for name in ["s", *["other"] * others]:  # each connection names its sessions
             await connection.call(Call(id=1, method="open", session=name))
         try:
             with pytest.raises(errors.ConnectionLostError):
@@ -164,7 +161,7 @@ def test_a_server_that_hangs_up_on_a_call_again_and_again_is_given_up(
         finally:
             connection.end()
 
-    with wild_server(
+    with scripted_server(
         lambda peer: connections.append(peer) or peer.serve(answer), description
     ) as url:
         asyncio.run(scenario())

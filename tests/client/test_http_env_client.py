@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from remote_worlds import Tally, TallyAction, TallyObservation, TallyState
-from serving import served
-from worlds_served import wait_for
+from environments.served import Tally, TallyAction, TallyObservation, TallyState
+from servers import served, wait_for
 
 import envweave as ew
 from envweave.errors import (
@@ -42,7 +41,7 @@ def url():
         yield where
 
 
-def test_two_lines_make_a_client(url: str) -> None:
+def test_a_client_needs_two_lines(url: str) -> None:
     with CounterClient(url) as env, ew.make(CounterEnv, done_at=2) as near:
         began, began_near = env.reset(seed=7), near.reset(seed=7)
         results = [env.step(CounterAction(delta=1)) for _ in range(2)]
@@ -57,7 +56,7 @@ def test_two_lines_make_a_client(url: str) -> None:
         assert one.episode_id is not None
 
 
-def test_each_client_has_a_session_of_its_own(url: str) -> None:
+def test_each_client_has_its_own_session(url: str) -> None:
     with CounterClient(url) as one, CounterClient(url) as other:
         one.reset()
         other.reset()
@@ -84,7 +83,7 @@ class SeedStyle(ew.HTTPEnvClient[CounterAction, CounterObservation]):
         return ew.State(episode_id=payload.get("episode_id"), step_count=payload["step_count"])
 
 
-def test_what_a_parser_leaves_out_is_filled_in() -> None:
+def test_fields_omitted_by_a_parser_are_filled_in() -> None:
     with served(CounterEnv, done_at=9, max_episode_steps=2) as url, SeedStyle(url) as env:
         env.reset(seed=5, episode_id="mine")
         first = env.step(CounterAction(delta=1))
@@ -146,7 +145,7 @@ def test_arrays_come_back_as_arrays() -> None:
     np.testing.assert_array_equal(shown.pixels, np.full((2, 3), 3.0))
 
 
-def test_a_failure_of_the_environment_is_no_reward() -> None:
+def test_a_failure_of_the_environment_gives_no_reward() -> None:
     script = [{"raise": "out of luck"}]
     with served(ScriptedEnvironment, script=script) as url, ew.HTTPEnvClient(url) as env:
         env.reset()
@@ -175,7 +174,7 @@ def test_an_unsupported_seed_is_refused() -> None:
         env.reset(seed=1)
 
 
-def test_a_request_id_names_a_call_for_ever(url: str) -> None:
+def test_a_request_id_is_never_reused(url: str) -> None:
     with CounterClient(url) as env:
         env.reset()
         first = env.step(CounterAction(delta=1), request_id="one")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from serving import served
+from servers import served
 
 import envweave as ew
 from envweave.client.address import parse_address

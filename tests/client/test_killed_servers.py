@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from leftovers import Leftovers
-from process_worlds import GO, KILL, Place, kill
+from environments.crashing import GO, KILL, Crashing, kill
+from processes import Leftovers
 
 import envweave as ew
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import ConnectionLostError, EnvironmentLostError, StateFailedError
 from envweave.session import episode_seed
 
-COPIES = "pkg://provider_worlds:LeavesACopy"
+COPIES = "pkg://environments.crashing:LeavesACopy"
 
 
 def cause_of(pid: int) -> str:
@@ -25,8 +25,8 @@ def cause_of(pid: int) -> str:
 
 
 @pytest.mark.slow  # starts the command line anew
-def test_a_server_killed_in_mid_step_loses_that_step_and_the_next_reset_starts_another() -> None:
-    with ew.make(Place, backend="http") as env:
+def test_a_server_killed_during_a_step_loses_that_step_and_the_next_reset_starts_another() -> None:
+    with ew.make(Crashing, backend="http") as env:
         first = env.reset(seed=5)
         pid = int(first.observation[0])
 
@@ -42,7 +42,7 @@ def test_a_server_killed_in_mid_step_loses_that_step_and_the_next_reset_starts_a
 
 @pytest.mark.slow
 def test_a_server_killed_between_calls_is_reported_by_the_next_step() -> None:
-    with ew.make(Place, backend="http", autoreset=True) as env:
+    with ew.make(Crashing, backend="http", autoreset=True) as env:
         pid = int(env.reset(seed=5).observation[0])
         kill(pid)
 
@@ -56,7 +56,7 @@ def test_a_server_killed_between_calls_is_reported_by_the_next_step() -> None:
 
 @pytest.mark.slow
 def test_a_reset_replaces_a_server_killed_between_calls() -> None:
-    with ew.make(Place, backend="http") as env:
+    with ew.make(Crashing, backend="http") as env:
         for i in range(3):
             began = env.reset(seed=5) if i == 0 else env.reset()
             assert began.info["seed"] == episode_seed(5, i)
@@ -65,8 +65,8 @@ def test_a_reset_replaces_a_server_killed_between_calls() -> None:
 
 
 @pytest.mark.slow
-def test_a_state_that_went_with_its_server_is_reported() -> None:
-    with ew.make(Place, backend="http") as env:
+def test_a_state_lost_with_its_server_is_reported() -> None:
+    with ew.make(Crashing, backend="http") as env:
         pid = int(env.reset(seed=5).observation[0])
         kill(pid)
 
@@ -88,9 +88,9 @@ def test_a_forked_copy_of_a_server_ends_with_it() -> None:
 
 
 @pytest.mark.slow
-def test_an_async_caller_is_told_and_goes_on() -> None:
+def test_an_async_caller_gets_the_reason_and_continues() -> None:
     async def main() -> None:
-        async with ew.make_async(Place, backend="http") as env:
+        async with ew.make_async(Crashing, backend="http") as env:
             pid = int((await env.reset(seed=5)).observation[0])
             result = await env.step(KILL)
             assert result.end == ew.EpisodeEnd("lost", "infrastructure", cause_of(pid))
@@ -106,7 +106,7 @@ def test_an_async_caller_is_told_and_goes_on() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("autoreset", [True, False])
 def test_every_row_of_a_vector_reports_the_loss_and_continues(autoreset: bool) -> None:
-    with ew.make_vector(Place, num_envs=3, backend="http", autoreset=autoreset) as venv:
+    with ew.make_vector(Crashing, num_envs=3, backend="http", autoreset=autoreset) as venv:
         pid = int(venv.reset(seed=5).current[0, 0])
 
         batch = venv.step([GO, KILL, GO])
@@ -122,7 +122,7 @@ def test_every_row_of_a_vector_reports_the_loss_and_continues(autoreset: bool) -
 
 @pytest.mark.slow
 def test_a_vector_reset_replaces_a_server_killed_between_calls() -> None:
-    with ew.make_vector(Place, num_envs=3, backend="http") as venv:
+    with ew.make_vector(Crashing, num_envs=3, backend="http") as venv:
         kill(venv.reset(seed=5).current[0, 0])
 
         again = venv.reset()
@@ -135,7 +135,9 @@ def test_a_vector_reset_replaces_a_server_killed_between_calls() -> None:
 
 @pytest.mark.slow
 def test_a_reset_that_kills_its_server_every_time_is_reported(tmp_path: Path) -> None:
-    with ew.make("pkg://provider_worlds:DiesAtReset", backend="http", at=str(tmp_path)) as env:
+    with ew.make(
+        "pkg://environments.crashing:DiesAtReset", backend="http", at=str(tmp_path)
+    ) as env:
         env.reset()
         (tmp_path / "die").touch()
 
@@ -157,7 +159,7 @@ def test_a_pool_plays_every_episode_though_its_server_is_killed() -> None:
                 return KILL
             return GO if result.step_index < 3 else 1  # END
 
-        async with ew.pool(Place, size=4, backend="http") as pool:
+        async with ew.pool(Crashing, size=4, backend="http") as pool:
             rollout = ew.rollout(pool, agent, episodes=12, seed=1)
             return await rollout, rollout.faults
 
@@ -184,7 +186,7 @@ def test_the_client_of_the_first_protocol_gets_the_reason() -> None:
 def test_a_killed_server_and_its_replacement_leave_nothing_behind() -> None:
     left = Leftovers()
     provider = ew.SubprocessProvider()
-    with ew.make(Place, provider=provider) as env:
+    with ew.make(Crashing, provider=provider) as env:
         killed = int(env.reset().observation[0])
         kill(killed)
         last = int(env.reset().observation[0])
@@ -200,15 +202,15 @@ def test_a_killed_server_and_its_replacement_leave_nothing_behind() -> None:
 @pytest.mark.slow
 def test_a_replacement_that_is_killed_before_it_was_used_is_replaced_too() -> None:
     with (
-        ew.make(Place, backend="http") as env,
-        ew.make_vector(Place, num_envs=2, backend="http") as venv,
+        ew.make(Crashing, backend="http") as env,
+        ew.make_vector(Crashing, num_envs=2, backend="http") as venv,
     ):
         pids = [int(env.reset(seed=5).observation[0]), int(venv.reset(seed=5).current[0, 0])]
         for pid in pids:
             kill(pid)
         assert env.step(GO).end.reason == "lost"
         assert [row.end.reason for row in venv.step([GO] * 2)] == ["lost"] * 2
-        # The replacements start and are connected to, and nobody has a session there yet.
+        # The replacements start and are connected to, and there is no session there yet.
         env._transport._connection.connect()  # type: ignore[attr-defined]
         venv._transport._calls.connection.connect()  # type: ignore[attr-defined]
         for one in (env, venv):
@@ -223,7 +225,7 @@ def test_a_replacement_that_is_killed_before_it_was_used_is_replaced_too() -> No
 
 @pytest.mark.slow
 def test_a_reset_works_after_a_loss_noticed_while_fetching_tasks() -> None:
-    with ew.make("pkg://provider_worlds:WithTasks", backend="http") as env:
+    with ew.make("pkg://environments.crashing:WithTasks", backend="http") as env:
         pid = int(env.reset(seed=5).observation[0])
         kill(pid)
 
@@ -242,7 +244,7 @@ def test_a_reset_works_after_a_loss_noticed_while_fetching_tasks() -> None:
 @pytest.mark.slow
 def test_an_async_caller_resets_after_tasks_were_asked_of_a_killed_server() -> None:
     async def main() -> None:
-        async with ew.make_async("pkg://provider_worlds:WithTasks", backend="http") as env:
+        async with ew.make_async("pkg://environments.crashing:WithTasks", backend="http") as env:
             pid = int((await env.reset(seed=5)).observation[0])
             await asyncio.to_thread(kill, pid)
             assert len(await asyncio.to_thread(lambda: list(env.tasks("train")))) == 2

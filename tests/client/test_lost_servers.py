@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from remote_worlds import Tally
-from serving import served
-from worlds_served import process_serving
+from environments.served import Tally
+from servers import process_serving, served
 
 import envweave as ew
 from envweave.client.address import parse_address
@@ -30,9 +29,9 @@ from envweave.errors import (
     StateFailedError,
 )
 from envweave.session import episode_seed
+from envweave.wire.description import Types
 from envweave.wire.encoding import MSGPACK
 from envweave.wire.protocol import Backoff, Caller
-from envweave.wire.schema import Types
 
 
 @contextmanager
@@ -124,7 +123,7 @@ def test_an_async_caller_gets_the_same(tmp_path):
         asyncio.run(main(url, replace))
 
 
-def test_an_async_action_too_large_is_refused_and_the_others_go_on(tmp_path):
+def test_an_async_action_too_large_is_refused_and_the_others_continue(tmp_path):
     async def play(env: ew.AsyncEnv) -> list[int]:
         await env.reset()
         return [(await env.step({"do": "step"})).observation.at for _ in range(20)]
@@ -138,9 +137,11 @@ def test_an_async_action_too_large_is_refused_and_the_others_go_on(tmp_path):
     async def main(url: str) -> None:
         server = Server(parse_address(url), MSGPACK)
         description = await asyncio.to_thread(server.call, "describe", {})
-        line = SharedConnection(server.connect_async(3))
+        shared = SharedConnection(server.connect_async(3))
         seen = ServerInfo(server, description, Types())
-        drivers = [AsyncRemoteDriver(line, seen, autoreset=False, timeout_s=None) for _ in range(3)]
+        drivers = [
+            AsyncRemoteDriver(shared, seen, autoreset=False, timeout_s=None) for _ in range(3)
+        ]
 
         played = await asyncio.gather(play(drivers[0]), large(drivers[1]), play(drivers[2]))
 
@@ -227,7 +228,7 @@ def test_a_server_that_was_never_reached_is_tried_once(tmp_path):
 
 @pytest.mark.slow  # starts the command line anew
 def test_a_deadline_holds_while_sending_a_message_that_is_not_read():
-    with process_serving("pkg://remote_worlds:Tally") as server:
+    with process_serving("pkg://environments.served:Tally") as server:
         connection = BlockingConnection(parse_address(server.url), MSGPACK)
         caller = Caller()
         connection.call(caller.call("open", {}))

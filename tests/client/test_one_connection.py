@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from remote_worlds import Tally
-from serving import served
+from environments.served import Tally
+from servers import served
 
 import envweave as ew
 from envweave.errors import ActionError
@@ -31,14 +31,14 @@ def hung() -> Iterator[None]:
     Tally.hung.set()
 
 
-async def take(line: Any, count: int) -> list[int]:
-    return [(await line.step({"do": "step"})).observation.at for _ in range(count)]
+async def take(env: Any, count: int) -> list[int]:
+    return [(await env.step({"do": "step"})).observation.at for _ in range(count)]
 
 
-async def lines_of(pool: Any, stack: AsyncExitStack) -> list[Any]:
-    lines = [await stack.enter_async_context(pool.line()) for _ in range(SIZE)]
-    await asyncio.gather(*[line.reset(seed=1) for line in lines])
-    return lines
+async def open_envs(pool: Any, stack: AsyncExitStack) -> list[Any]:
+    envs = [await stack.enter_async_context(pool.line()) for _ in range(SIZE)]
+    await asyncio.gather(*[env.reset(seed=1) for env in envs])
+    return envs
 
 
 @pytest.mark.parametrize("encoding", ["msgpack", "json"])
@@ -49,11 +49,11 @@ def test_a_hung_session_does_not_block_others(url: str, encoding: str) -> None:
             ew.pool(url, size=SIZE, encoding=encoding) as pool,
             AsyncExitStack() as stack,
         ):
-            lines = await lines_of(pool, stack)
-            straggler = asyncio.ensure_future(lines[3].step({"do": "hang"}))
+            envs = await open_envs(pool, stack)
+            straggler = asyncio.ensure_future(envs[3].step({"do": "hang"}))
             async with asyncio.timeout(20):
                 others = await asyncio.gather(
-                    *[take(line, 20) for line in lines if line is not lines[3]]
+                    *[take(env, 20) for env in envs if env is not envs[3]]
                 )
 
             assert others == [list(range(1, 21))] * (SIZE - 1)
@@ -67,15 +67,15 @@ def test_a_hung_session_does_not_block_others(url: str, encoding: str) -> None:
 def test_a_refused_call_does_not_affect_others_in_its_frame(url: str) -> None:
     async def main() -> None:
         async with ew.pool(url, size=SIZE) as pool, AsyncExitStack() as stack:
-            lines = await lines_of(pool, stack)
-            wrong = [lines[0].step({"do": 5}), lines[1].step({"do": "x" * 3000})]
+            envs = await open_envs(pool, stack)
+            wrong = [envs[0].step({"do": 5}), envs[1].step({"do": "x" * 3000})]
             refused = asyncio.gather(*wrong, return_exceptions=True)
 
-            others = await asyncio.gather(*[take(line, 3) for line in lines[2:]])
+            others = await asyncio.gather(*[take(env, 3) for env in envs[2:]])
 
             assert [type(one) for one in await refused] == [ActionError, ActionError]
             assert others == [[1, 2, 3]] * (SIZE - 2)
-            assert await asyncio.gather(*[take(line, 1) for line in lines[:2]]) == [[1], [1]]
+            assert await asyncio.gather(*[take(env, 1) for env in envs[:2]]) == [[1], [1]]
 
     asyncio.run(main())
 
@@ -83,8 +83,8 @@ def test_a_refused_call_does_not_affect_others_in_its_frame(url: str) -> None:
 def test_calls_that_fill_a_message_each_are_all_carried_out(url: str) -> None:
     async def main() -> list[int]:
         async with ew.pool(url, size=SIZE) as pool, AsyncExitStack() as stack:
-            lines = await lines_of(pool, stack)
-            results = await asyncio.gather(*[line.step({"do": "x" * 1800}) for line in lines])
+            envs = await open_envs(pool, stack)
+            results = await asyncio.gather(*[env.step({"do": "x" * 1800}) for env in envs])
             return [result.observation.at for result in results]
 
     assert asyncio.run(main()) == [1] * SIZE
@@ -93,8 +93,8 @@ def test_calls_that_fill_a_message_each_are_all_carried_out(url: str) -> None:
 def test_a_call_cancelled_before_it_was_sent_leaves_its_neighbours_alone(url: str) -> None:
     async def main() -> None:
         async with ew.pool(url, size=SIZE) as pool, AsyncExitStack() as stack:
-            lines = await lines_of(pool, stack)
-            steps = [asyncio.ensure_future(take(line, 1)) for line in lines]
+            envs = await open_envs(pool, stack)
+            steps = [asyncio.ensure_future(take(env, 1)) for env in envs]
             await asyncio.sleep(0)
             steps[0].cancel()
 
@@ -102,7 +102,7 @@ def test_a_call_cancelled_before_it_was_sent_leaves_its_neighbours_alone(url: st
 
             assert isinstance(came[0], asyncio.CancelledError)
             assert came[1:] == [[1]] * (SIZE - 1)
-            await lines[0].reset()
-            assert await take(lines[0], 2) == [1, 2]
+            await envs[0].reset()
+            assert await take(envs[0], 2) == [1, 2]
 
     asyncio.run(main())

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from leftovers import Leftovers
-from sly_openenv import Sly, sly_server
+from hostile_servers import ScriptedOpenEnvServer, scripted_openenv_server
+from processes import Leftovers
 
 import envweave as ew
 from envweave.client.openenv import connection
 
 
 @pytest.fixture
-def sly() -> Iterator[Sly]:
-    with sly_server() as one:
+def server() -> Iterator[ScriptedOpenEnvServer]:
+    with scripted_openenv_server() as one:
         yield one
 
 
@@ -37,18 +37,20 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, thr
     may_go_on.set()
 
 
-def test_the_callers_loop_continues_while_one_is_closed(sly: Sly, held: Any) -> None:
+def test_the_callers_loop_continues_while_one_is_closed(
+    server: ScriptedOpenEnvServer, held: Any
+) -> None:
     reached, may_go_on = held
     left = Leftovers()
 
     async def play() -> None:
-        env = ew.make_async(sly.url)
+        env = ew.make_async(server.url)
         await env.reset()
         closing = asyncio.ensure_future(env.close())
         async with asyncio.timeout(20):
             while not reached.is_set():
                 await asyncio.sleep(0.002)
-        may_go_on.set()  # which nobody could say if the loop were held up
+        may_go_on.set()  # impossible if the loop were blocked
         await closing
 
     asyncio.run(play())
@@ -56,12 +58,12 @@ def test_the_callers_loop_continues_while_one_is_closed(sly: Sly, held: Any) -> 
     assert left.threads("openenv") == []
 
 
-def test_a_cancelled_close_still_completes(sly: Sly, held: Any) -> None:
+def test_a_cancelled_close_still_completes(server: ScriptedOpenEnvServer, held: Any) -> None:
     reached, may_go_on = held
     left = Leftovers()
 
     async def play() -> None:
-        env = ew.spec(sly.url).load()()
+        env = ew.spec(server.url).load()()
         await env.reset()
         closing = asyncio.ensure_future(env.close())
         await asyncio.sleep(0)
@@ -75,5 +77,5 @@ def test_a_cancelled_close_still_completes(sly: Sly, held: Any) -> None:
     asyncio.run(play())
 
     assert left.threads("openenv") == []
-    assert sly.left.acquire(timeout=20)
-    assert {"type": "close"} in sly.heard
+    assert server.left.acquire(timeout=20)
+    assert {"type": "close"} in server.requests

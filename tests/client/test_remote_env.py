@@ -10,9 +10,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from remote_worlds import Tally, TallyObservation
-from serving import app_served, served
-from worlds_served import wait_for
+from environments.served import Tally, TallyObservation
+from servers import app_served, served, wait_for
 
 import envweave as ew
 from envweave.backends import http
@@ -31,7 +30,7 @@ from envweave.errors import (
     TaskError,
 )
 from envweave.registry import MakeOptions, Remote
-from envweave.testing.scripted import ScriptedEnvironment
+from envweave.testing import ScriptedEnvironment
 
 
 class Counted(Tally):
@@ -87,7 +86,7 @@ def test_many_async_environments_share_one_connection(url, encoding):
     wait_for(lambda: Counted.open == 0)
 
 
-def test_an_async_environment_goes_on_in_another_event_loop(url):
+def test_an_async_environment_continues_in_another_event_loop(url):
     env = ew.make_async(url)
     asyncio.run(env.reset(seed=1))
 
@@ -218,7 +217,7 @@ def test_a_full_server_is_reported(url):
         ({"provider": ew.SubprocessProvider()}, "is already running"),
     ],
 )
-def test_what_only_the_server_can_decide_is_refused_with_what_to_do(url, options, message):
+def test_options_of_the_server_are_refused_with_the_remedy(url, options, message):
     with pytest.raises(OptionError, match=message):
         ew.make(url, **options)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import served
+from servers import served
 
 import envweave as ew
 from envweave.envs.echo_env import EchoEnv
@@ -105,8 +105,8 @@ def test_a_pool_continues_at_the_same_server_after_an_environment_could_not_be_m
                 await second.reset()
             return (await second.reset()).step_index
 
-    world = "pkg://provider_worlds:FailsOnce"
-    index = asyncio.run(play(ew.pool(world, size=2, backend="http", sign=str(sign))))
+    env_id = "pkg://environments.construction:FailsOnce"
+    index = asyncio.run(play(ew.pool(env_id, size=2, backend="http", sign=str(sign))))
 
     assert (index, len(started)) == (0, 1)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from remote_worlds import Tally, TallyAction, TallyObservation
-from serving import app_served
+from environments.served import Tally, TallyAction, TallyObservation
+from servers import app_served
 
 import envweave as ew
 from envweave.errors import ConnectionLostError

@@ -13,15 +13,12 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-from cutting_proxy import CuttingProxy
-from remote_worlds import Tally
-from serving import served
-from worlds_served import process_serving
+from environments.served import Tally
+from hostile_servers import CuttingProxy
+from servers import lose_session, process_serving, served
 
 import envweave as ew
-from envweave.client.connection import BlockingConnection
 from envweave.errors import EnvironmentLostError, ResetNeededError, StateFailedError
-from envweave.wire.messages import Call
 
 STEP = {"do": "step"}
 
@@ -81,7 +78,7 @@ def test_cut_connections_neither_lose_nor_repeat_steps_of_send_and_recv() -> Non
 def running(n: int, **options: Any) -> Iterator[tuple[ew.VectorEnv, Any]]:
     """A vector at a server with workers, whose processes can be ended."""
     with (
-        process_serving("pkg://remote_worlds:Tally", workers=2) as server,
+        process_serving("pkg://environments.served:Tally", workers=2) as server,
         ew.make_vector(server.url, num_envs=n, **options) as venv,
     ):
         yield venv, server
@@ -113,7 +110,7 @@ def test_rows_of_a_dead_worker_are_lost_and_begin_again() -> None:
 @pytest.mark.slow  # starts the command line anew
 def test_a_killed_server_is_reported_in_every_row() -> None:
     with (
-        process_serving("pkg://remote_worlds:Tally") as server,
+        process_serving("pkg://environments.served:Tally") as server,
         ew.make_vector(server.url, num_envs=3) as venv,
     ):
         venv.reset(seed=0)
@@ -144,7 +141,7 @@ def test_a_lost_session_is_replaced_when_its_row_is_reset() -> None:
     with served(Tally) as url, ew.make_vector(url, num_envs=3) as venv:
         began = venv.reset(seed=0)
         venv.step([STEP] * 3)
-        close_behind_its_back(venv, 1)
+        lose_session(venv, 1)
 
         batch = venv.step([STEP] * 3)
         again = venv.reset(ids=[1])
@@ -155,15 +152,6 @@ def test_a_lost_session_is_replaced_when_its_row_is_reset() -> None:
     assert batch.successor["at"].tolist() == [2, 1, 2]
     assert again.episode_id[1] == began.episode_id[1].rpartition("-")[0] + "-1"
     assert later.current["at"].tolist() == [3, 1, 3]
-
-
-def close_behind_its_back(venv: ew.VectorEnv, row: int) -> None:
-    """Close a row's session over another connection."""
-    transport: Any = venv._transport
-    caller, ours = transport._sessions._rows[row].caller, transport._calls.connection
-    other = BlockingConnection(ours.address, ours.exchange.encoding)
-    other.call(Call(id=caller.last + 1, method="close", session=caller.session))
-    other.end()
 
 
 def test_a_step_past_its_deadline_ends_one_row() -> None:
@@ -198,7 +186,7 @@ class Widens(ew.Environment):
         return Wide(np.full(3 if self.at < 2 + action else 4, self.at, float), reward=1.0)
 
 
-def test_what_does_not_fit_the_columns_ends_its_row_as_in_this_process() -> None:
+def test_an_observation_that_does_not_fit_the_columns_ends_its_row() -> None:
     with (
         served(Widens) as url,
         ew.make_vector(Widens, num_envs=2, backend="http", base_url=url, autoreset=True) as far,

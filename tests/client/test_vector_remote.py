@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from remote_worlds import Tally
-from serving import served
-from worlds_served import wait_for
+from environments.served import Tally
+from servers import served, wait_for
 
 import envweave as ew
 from envweave.errors import (
@@ -32,7 +31,7 @@ def url():
 
 
 @pytest.mark.parametrize("encoding", ["msgpack", "json"])
-def test_it_is_the_vector_that_it_is_in_this_process(url: str, encoding: str) -> None:
+def test_a_remote_vector_equals_an_in_process_vector(url: str, encoding: str) -> None:
     actions = np.array([1, 2, 3, 1, 1])
     with (
         ew.make_vector(url, num_envs=5, autoreset=True, encoding=encoding) as far,
@@ -103,7 +102,7 @@ class Large(ew.Environment):
         return Page(action[:3], np.full((256, 1024), len(action), np.float32), reward=1.0)
 
 
-def test_frames_stay_of_a_size_that_a_server_takes() -> None:
+def test_frames_stay_within_the_size_limit_of_a_server() -> None:
     with (
         served(Large, max_message_bytes=6 * 2**20) as url,
         ew.make_vector(url, num_envs=10) as venv,

@@ -18,7 +18,7 @@ from websockets.sync.server import ServerConnection, serve
 from envweave.client.address import parse_address
 from envweave.client.socket import BlockingSocket
 from envweave.errors import ConnectionLostError, DeadlineError, WireError
-from envweave.wire.websocket import BINARY, CLOSE, NO_STATUS, PING, TEXT, ClientStream
+from envweave.wire.websocket import BINARY, CLOSE, NO_STATUS, PING, TEXT, FrameStream
 
 
 def frame(opcode: int, payload: bytes, *, fin: bool = True) -> bytes:
@@ -39,7 +39,7 @@ SIZES = st.lists(st.integers(0, 40), max_size=30)
 
 
 @given(MESSAGES, SIZES, st.integers(1, 50), st.booleans())
-def test_messages_come_whole_however_they_were_cut(messages, sizes, part, with_pings):
+def test_messages_are_reassembled_from_any_fragments(messages, sizes, part, with_pings):
     sent = b""
     for message in messages:
         payload = message.encode() if isinstance(message, str) else message
@@ -48,7 +48,7 @@ def test_messages_come_whole_however_they_were_cut(messages, sizes, part, with_p
             kind = 0 if i else (TEXT if isinstance(message, str) else BINARY)
             sent += frame(kind, one, fin=i == len(parts) - 1)
             sent += frame(PING, b"?") if with_pings else b""
-    stream = ClientStream()
+    stream = FrameStream()
 
     received = [one for piece in in_pieces(sent, sizes) for one in stream.receive(piece)]
 
@@ -58,8 +58,8 @@ def test_messages_come_whole_however_they_were_cut(messages, sizes, part, with_p
 
 
 @given(st.lists(st.binary(max_size=60), max_size=20))
-def test_whatever_a_server_sends_nothing_but_a_wire_error_is_raised(pieces):
-    stream = ClientStream(max_message_bytes=100)
+def test_any_server_data_raises_only_wire_errors(pieces):
+    stream = FrameStream(max_message_bytes=100)
     try:
         for piece in pieces:
             stream.receive(piece)
@@ -69,13 +69,13 @@ def test_whatever_a_server_sends_nothing_but_a_wire_error_is_raised(pieces):
 
 
 @given(st.binary(max_size=200), st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255))))
-def test_a_damaged_message_raises_nothing_but_a_wire_error(payload, damage):
+def test_a_damaged_message_raises_only_wire_errors(payload, damage):
     sent = bytearray(
         frame(TEXT, payload, fin=False) + frame(0, payload) + frame(CLOSE, b"\x03\xe8")
     )
     for at, byte in damage:
         sent[at % len(sent)] = byte
-    stream = ClientStream(max_message_bytes=1000)
+    stream = FrameStream(max_message_bytes=1000)
 
     with contextlib.suppress(WireError):
         stream.receive(sent)
@@ -101,7 +101,7 @@ def test_a_damaged_message_raises_nothing_but_a_wire_error(payload, damage):
     ],
 )
 def test_an_invalid_frame_is_refused_with_a_reason(sent, message):
-    stream = ClientStream(max_message_bytes=100)
+    stream = FrameStream(max_message_bytes=100)
 
     with pytest.raises(WireError, match=message):
         stream.receive(sent)
@@ -110,7 +110,7 @@ def test_an_invalid_frame_is_refused_with_a_reason(sent, message):
 
 
 def test_a_close_is_answered_once_and_nothing_after_it_is_read():
-    stream = ClientStream()
+    stream = FrameStream()
 
     received = stream.receive(frame(CLOSE, Close(1001, "bye").serialize()) + frame(BINARY, b"x"))
 
@@ -120,7 +120,7 @@ def test_a_close_is_answered_once_and_nothing_after_it_is_read():
 
 
 def test_a_close_without_a_code_has_no_status():
-    stream = ClientStream()
+    stream = FrameStream()
 
     stream.receive(frame(CLOSE, b""))
 
@@ -128,9 +128,9 @@ def test_a_close_without_a_code_has_no_status():
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 1023, 1024, 1025, 1031, 65535, 65536, 300_001])
-def test_what_the_client_sends_another_library_reads(size):
+def test_frames_of_the_client_are_read_by_another_library(size):
     payload, text = os.urandom(size), "é" * (size // 2)
-    stream = ClientStream()
+    stream = FrameStream()
 
     read = [_read(bytes(one)) for one in (stream.binary(payload), stream.text(text))]
 
@@ -169,55 +169,55 @@ def echo(connection: ServerConnection) -> None:
 
 def test_messages_of_every_size_go_to_a_server_of_another_library_and_back():
     with answering(echo) as url:
-        line = BlockingSocket(parse_address(url))
+        websocket = BlockingSocket(parse_address(url))
         for size in (0, 1, 125, 126, 1024, 1025, 65535, 65536, 1_000_003):
             data = os.urandom(size)
-            line.send(data)
+            websocket.send(data)
 
-            assert bytes(line.receive(10)) == data
-        line.send("häuser")
-        assert line.receive(10) == "häuser"
-        line.close()
-        line.close()
+            assert bytes(websocket.receive(10)) == data
+        websocket.send("häuser")
+        assert websocket.receive(10) == "häuser"
+        websocket.close()
+        websocket.close()
 
 
 def test_a_ping_is_answered_while_the_client_waits():
     with answering(echo) as url:
-        line = BlockingSocket(parse_address(url))
-        line.send("ping")
+        websocket = BlockingSocket(parse_address(url))
+        websocket.send("ping")
 
-        assert line.receive(20) == "ponged"
-        line.close()
+        assert websocket.receive(20) == "ponged"
+        websocket.close()
 
 
 def test_a_deadline_without_a_reply_is_raised_and_the_vector_continues():
     with answering(echo) as url:
-        line = BlockingSocket(parse_address(url))
+        websocket = BlockingSocket(parse_address(url))
 
         with pytest.raises(DeadlineError):
-            line.receive(0.01)
+            websocket.receive(0.01)
 
-        line.send("later")
-        assert line.receive(10) == "later"
-        line.close()
+        websocket.send("later")
+        assert websocket.receive(10) == "later"
+        websocket.close()
 
 
 def test_a_close_by_the_server_is_reported_with_its_reason():
     with answering(lambda connection: connection.close(4000, "enough")) as url:
-        line = BlockingSocket(parse_address(url))
+        websocket = BlockingSocket(parse_address(url))
 
         with pytest.raises(ConnectionLostError, match=r"code 4000 \(enough\)"):
-            line.receive(10)
+            websocket.receive(10)
 
-        line.close()
+        websocket.close()
 
 
 def test_a_server_that_finds_a_message_too_large_is_lost_as_its_state_is_unknown():
     with answering(echo) as url:
-        line = BlockingSocket(parse_address(url))
-        line.send(bytes(2**20 + 1))
+        websocket = BlockingSocket(parse_address(url))
+        websocket.send(bytes(2**20 + 1))
 
         with pytest.raises(WireError, match="larger than the server, or a proxy"):
-            line.receive(10)
+            websocket.receive(10)
 
-        line.close()
+        websocket.close()

@@ -29,7 +29,7 @@ def env():
         ("raise ValueError(3)", 1),
     ],
 )
-def test_an_exit_says_its_code_and_the_episode_goes_on(env, code, exit_code):
+def test_an_exit_reports_its_code_and_the_episode_continues(env, code, exit_code):
     env.reset()
 
     observation = env.step(ew.CodeAction(code))

@@ -1,4 +1,4 @@
-"""An environment whose actions are code, on every road that leads to it."""
+"""An environment whose actions are code, opened in every way."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from codeact_worlds import FAR_ROADS, QUICK, ROADS, Road, Step, coder, held, road
+from codeact_environments import (
+    LOCAL_CLIENTS,
+    QUICK,
+    REMOTE_CLIENTS,
+    CodeClient,
+    Step,
+    coder,
+    keep_sandbox,
+    open_client,
+)
 
 import envweave as ew
 from envweave.codec import to_plain
@@ -17,17 +26,17 @@ END_ITSELF = "import os; os._exit(3)"
 
 @pytest.fixture(scope="module", autouse=True)
 def _kept() -> Iterator[None]:
-    with held(limits=QUICK):
+    with keep_sandbox(limits=QUICK):
         yield
 
 
-@pytest.fixture(params=ROADS)
-def way(request: pytest.FixtureRequest) -> Iterator[Road]:
-    with road(request.param, limits=QUICK) as found:
+@pytest.fixture(params=LOCAL_CLIENTS)
+def way(request: pytest.FixtureRequest) -> Iterator[CodeClient]:
+    with open_client(request.param, limits=QUICK) as found:
         yield found
 
 
-def test_names_last_for_an_episode_and_no_longer(way: Road) -> None:
+def test_variables_persist_only_within_an_episode(way: CodeClient) -> None:
     first = way.reset(seed=1)
     way.step("x = 20\ndef double(n):\n    return 2 * n")
     during = way.step("double(x) + 2")
@@ -36,26 +45,26 @@ def test_names_last_for_an_episode_and_no_longer(way: Road) -> None:
 
     assert first.available_tools == ["add", "later"]
     assert during.value == 42
-    assert after.told.exception_type == "NameError"
+    assert after.execution.exception_type == "NameError"
     assert not after.done
 
 
-def test_an_exception_is_an_observation_and_the_episode_goes_on(way: Road) -> None:
+def test_an_exception_is_an_observation_and_the_episode_continues(way: CodeClient) -> None:
     way.reset()
 
     failed = way.step("before = 1\nprint('so far')\nbefore / 0")
     later = way.step("before")
 
     assert (failed.done, failed.reward, failed.end) == (False, None, None)
-    assert failed.told.exception_type == "ZeroDivisionError"
-    assert failed.told.exception_message == "division by zero"
+    assert failed.execution.exception_type == "ZeroDivisionError"
+    assert failed.execution.exception_message == "division by zero"
     assert "before / 0" in failed.stderr
-    assert failed.told.stdout == "so far\n"
+    assert failed.execution.stdout == "so far\n"
     assert failed.exit_code == 1
     assert later.value == 1
 
 
-def test_code_that_ends_its_session_ends_the_episode_and_is_to_blame(way: Road) -> None:
+def test_code_that_ends_its_session_ends_the_episode_and_is_to_blame(way: CodeClient) -> None:
     way.reset()
 
     last = way.step(END_ITSELF)
@@ -67,24 +76,24 @@ def test_code_that_ends_its_session_ends_the_episode_and_is_to_blame(way: Road) 
     assert last.end is not None
     assert (last.end["reason"], last.end["blame"]) == ("error", "agent")
     assert last.end["cause"] == "Its code ended it: its process exited with status 3."
-    assert last.told.session_ended
+    assert last.execution.session_ended
     assert last.exit_code == 137
     assert again.value == 2
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_tools_of_either_colour_are_called_from_code_and_kept_on_record(way: Road) -> None:
+def test_code_calls_sync_and_async_tools_and_the_calls_are_recorded(way: CodeClient) -> None:
     way.reset()
 
     step = way.step("add(1, b=2), later('on')")
 
     assert list(step.value) == [3, "on"]
-    calls = [(call.name, call.value, call.error) for call in step.told.tool_calls]
+    calls = [(call.name, call.value, call.error) for call in step.execution.tool_calls]
     assert calls == [("add", 3, None), ("later", "on", None)]
 
 
 @pytest.mark.slow  # waits for a deadline
-def test_code_that_is_interrupted_keeps_its_names(way: Road) -> None:
+def test_interrupted_code_keeps_its_variables(way: CodeClient) -> None:
     way.reset()
 
     late = way.step("kept = 7\nwhile True:\n    pass")
@@ -92,14 +101,14 @@ def test_code_that_is_interrupted_keeps_its_names(way: Road) -> None:
 
     assert late.limits_hit == ("time",)
     assert late.exit_code == 124
-    assert late.told.exception_type == "TimeLimit"
+    assert late.execution.exception_type == "TimeLimit"
     assert not late.done
     assert after.value == 7
 
 
-@pytest.mark.parametrize("name", ROADS)
-def test_the_environment_says_what_a_fatal_step_earns(name: str) -> None:
-    with road(name, fatal_reward=-2.5, limits=QUICK) as way:
+@pytest.mark.parametrize("name", LOCAL_CLIENTS)
+def test_the_environment_sets_the_reward_of_a_fatal_step(name: str) -> None:
+    with open_client(name, fatal_reward=-2.5, limits=QUICK) as way:
         way.reset()
 
         last = way.step(END_ITSELF)
@@ -109,8 +118,8 @@ def test_the_environment_says_what_a_fatal_step_earns(name: str) -> None:
 
 
 @pytest.mark.slow  # starts several sandboxes
-@pytest.mark.parametrize("name", [*ROADS[1:], *FAR_ROADS])
-def test_the_same_code_shows_the_same_whatever_the_road(name: str) -> None:
+@pytest.mark.parametrize("name", [*LOCAL_CLIENTS[1:], *REMOTE_CLIENTS])
+def test_the_same_code_gives_the_same_observation_with_every_client(name: str) -> None:
     played = play(name)
 
     alone = play("direct")
@@ -120,7 +129,7 @@ def test_the_same_code_shows_the_same_whatever_the_road(name: str) -> None:
 
 def play(name: str) -> list[Step]:
     options = {"files": True, "limits": QUICK, "preload": ["numpy"], "fatal_reward": -1.0}
-    with road(name, **options) as way:
+    with open_client(name, **options) as way:
         way.reset(seed=5)
         first = [way.step(code) for code in PLAYED]
         way.reset()
@@ -159,8 +168,8 @@ def plain(step: Step) -> Any:
     return shown, step.reward, step.done, step.end
 
 
-def test_math_and_its_kind_are_there_without_an_import() -> None:
-    with road("direct", limits=QUICK) as way:
+def test_math_and_similar_modules_are_already_imported() -> None:
+    with open_client("direct", limits=QUICK) as way:
         way.reset()
 
         step = way.step(
@@ -174,8 +183,8 @@ def test_math_and_its_kind_are_there_without_an_import() -> None:
     assert type(root.value) is float
 
 
-def test_the_last_expression_is_the_value_and_nothing_else_is() -> None:
-    with road("direct", limits=QUICK) as way:
+def test_only_the_last_expression_is_the_value() -> None:
+    with open_client("direct", limits=QUICK) as way:
         way.reset()
 
         steps = [
@@ -183,22 +192,22 @@ def test_the_last_expression_is_the_value_and_nothing_else_is() -> None:
         ]
 
     assert [step.value for step in steps] == [2, None, 2, None, "a", None]
-    assert [step.told.return_repr for step in steps] == ["2", None, "2", None, "'a'", None]
+    assert [step.execution.return_repr for step in steps] == ["2", None, "2", None, "'a'", None]
 
 
-def test_a_value_that_is_no_plain_data_is_shown_and_not_given() -> None:
-    with road("direct", limits=QUICK) as way:
+def test_a_value_that_is_not_plain_data_is_shown_as_its_repr_only() -> None:
+    with open_client("direct", limits=QUICK) as way:
         way.reset()
 
         step = way.step("class Thing:\n    def __repr__(self):\n        return 'a thing'\nThing()")
 
     assert step.value is None
-    assert step.told.return_repr == "a thing"
-    assert step.told.success
+    assert step.execution.return_repr == "a thing"
+    assert step.execution.success
 
 
 def test_a_bad_action_is_refused_by_field_and_the_episode_is_unharmed() -> None:
-    with road("direct", limits=QUICK) as way:
+    with open_client("direct", limits=QUICK) as way:
         way.reset()
         way.step("x = 1")
 
@@ -211,7 +220,7 @@ def test_a_bad_action_is_refused_by_field_and_the_episode_is_unharmed() -> None:
     assert after.value == 1
 
 
-def test_a_vector_runs_four_sessions_apart() -> None:
+def test_the_four_sessions_of_a_vector_are_separate() -> None:
     codes = [{"code": f"mine = {i}\nmine * 10"} for i in range(4)]
     with ew.make_vector(coder, limits=QUICK, num_envs=4) as venv:
         venv.reset(seed=0)
@@ -224,7 +233,7 @@ def test_a_vector_runs_four_sessions_apart() -> None:
     assert batch.valid.all()
 
 
-def test_one_of_a_vector_that_ends_itself_begins_anew_and_the_others_go_on() -> None:
+def test_a_session_that_ends_itself_restarts_and_the_rest_of_the_vector_continues() -> None:
     kill, live = {"code": END_ITSELF}, {"code": "n = n + 1 if 'n' in globals() else 0\nn"}
     with ew.make_vector(coder, limits=QUICK, num_envs=4, autoreset=True) as venv:
         venv.reset(seed=0)
@@ -240,9 +249,9 @@ def test_one_of_a_vector_that_ends_itself_begins_anew_and_the_others_go_on() -> 
     assert after.current["execution_result"]["return_value"] == [2, 0, 2, 2]
 
 
-def test_a_task_is_shown_as_the_prompt_and_gone_with_its_episode() -> None:
+def test_a_task_is_shown_as_the_prompt_during_its_episode_only() -> None:
     tasks = ew.Tasks({"train": [ew.Task("sum", data={"prompt": "Add 1 and 2."})]})
-    with road("direct", tasks=tasks, limits=QUICK) as way:
+    with open_client("direct", tasks=tasks, limits=QUICK) as way:
         first = way.reset(task="sum")
         step = way.step("1 + 2")
 

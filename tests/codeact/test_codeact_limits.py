@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from codeact_worlds import ROADS, Road, held, road
+from codeact_environments import LOCAL_CLIENTS, CodeClient, keep_sandbox, open_client
 
 import envweave as ew
 from envweave.errors import OptionError
@@ -24,13 +24,13 @@ IGNORES_EVERYTHING = "while True:\n try:\n  while True: time.sleep(1)\n except B
 
 @pytest.fixture(scope="module", autouse=True)
 def _kept() -> Iterator[None]:
-    with held(limits=SMALL):
+    with keep_sandbox(limits=SMALL):
         yield
 
 
 @pytest.fixture(params=["make", "served"])
-def way(request: pytest.FixtureRequest) -> Iterator[Road]:
-    with road(request.param, limits=SMALL) as found:
+def way(request: pytest.FixtureRequest) -> Iterator[CodeClient]:
+    with open_client(request.param, limits=SMALL) as found:
         found.reset()
         found.step("kept = 1")
         yield found
@@ -47,8 +47,8 @@ def way(request: pytest.FixtureRequest) -> Iterator[Road]:
         ("for _ in range(9): add(1, 1)", "tool_calls", 1),
     ],
 )
-def test_a_limit_is_named_and_the_episode_goes_on(
-    way: Road, code: str, limit: str, exit_code: int
+def test_an_exceeded_limit_is_named_and_the_episode_continues(
+    way: CodeClient, code: str, limit: str, exit_code: int
 ) -> None:
     step = way.step(code)
     after = way.step("kept")
@@ -59,25 +59,25 @@ def test_a_limit_is_named_and_the_episode_goes_on(
     assert after.value == 1
 
 
-def test_output_beyond_the_limit_is_cut_and_the_code_succeeds(way: Road) -> None:
+def test_output_beyond_the_limit_is_truncated_and_the_code_succeeds(way: CodeClient) -> None:
     step = way.step("print('x' * 5000); print('y' * 10, file=__import__('sys').stderr)\n7")
 
     assert step.limits_hit == ("output",)
     assert step.exit_code == 0
-    assert step.told.stdout == "x" * 1024 + "\n... [3977 bytes cut]"
-    assert step.told.stderr == "y" * 10 + "\n"
+    assert step.execution.stdout == "x" * 1024 + "\n... [3977 bytes cut]"
+    assert step.execution.stderr == "y" * 10 + "\n"
     assert step.value == 7
 
 
-def test_a_value_that_is_too_large_to_leave_is_shown_and_not_given(way: Road) -> None:
+def test_a_value_too_large_to_send_is_shown_as_its_repr_only(way: CodeClient) -> None:
     step = way.step("'z' * 100_000")
 
     assert step.value is None
-    assert step.told.success
-    assert step.told.return_repr.startswith("'zzz")
+    assert step.execution.success
+    assert step.execution.return_repr.startswith("'zzz")
 
 
-def test_code_that_is_too_long_does_not_run(way: Road) -> None:
+def test_code_that_is_too_long_does_not_run(way: CodeClient) -> None:
     step = way.step("kept = 2\n#" + "x" * (64 << 10))
     after = way.step("kept")
 
@@ -87,9 +87,9 @@ def test_code_that_is_too_long_does_not_run(way: Road) -> None:
 
 
 @pytest.mark.slow  # starts several sandboxes
-@pytest.mark.parametrize("name", ROADS)
-def test_code_that_will_not_stop_has_timed_out_and_is_to_blame(name: str) -> None:
-    with road(name, limits=SMALL, fatal_reward=-1.0) as way:
+@pytest.mark.parametrize("name", LOCAL_CLIENTS)
+def test_code_that_cannot_be_interrupted_times_out_and_is_to_blame(name: str) -> None:
+    with open_client(name, limits=SMALL, fatal_reward=-1.0) as way:
         way.reset()
 
         last = way.step(IGNORES_EVERYTHING)

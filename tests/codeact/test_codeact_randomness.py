@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from codeact_worlds import coder, held, road
+from codeact_environments import coder, keep_sandbox, open_client
 
 import envweave as ew
 
@@ -26,7 +26,7 @@ EXECUTORS = ("sandbox", "inproc", "smolagents")
 
 @pytest.fixture(scope="module", autouse=True)
 def _kept() -> Iterator[None]:
-    with held(limits=LIMITS):
+    with keep_sandbox(limits=LIMITS):
         yield
 
 
@@ -47,7 +47,7 @@ def drawn(executor: str, seeds: list[int | None]) -> list[str]:
     finally:
         for env in envs:
             env.close()
-    assert all(one.success for told in rounds for one in told), rounds[0][0].traceback
+    assert all(one.success for values in rounds for one in values), rounds[0][0].traceback
     return [repr([one.return_value for one in both]) for both in zip(*rounds, strict=True)]
 
 
@@ -69,12 +69,12 @@ def test_sessions_without_a_seed_all_differ(executor: str) -> None:
 @pytest.mark.parametrize("seed", [0, 2**32 - 1, 2**32, 2**63 - 1])
 def test_a_seed_means_the_same_to_every_executor_and_to_python(seed: int) -> None:
     pytest.importorskip("smolagents")
-    told = {drawn(executor, [seed])[0] for executor in EXECUTORS}
+    values = {drawn(executor, [seed])[0] for executor in EXECUTORS}
 
     alone = random.Random(seed).random()
 
-    assert len(told) == 1
-    assert repr(alone) in told.pop()
+    assert len(values) == 1
+    assert repr(alone) in values.pop()
 
 
 def test_the_hosts_own_generators_are_untouched(executor: str) -> None:
@@ -82,7 +82,7 @@ def test_the_hosts_own_generators_are_untouched(executor: str) -> None:
     np.random.seed(1)
     before = random.getstate(), np.random.get_state(legacy=False)
 
-    with road("direct", executor=executor, limits=LIMITS) as way:
+    with open_client("direct", executor=executor, limits=LIMITS) as way:
         way.reset(seed=1)
         way.step(DRAW)
         way.step("import random, numpy as np; random.seed(5); np.random.seed(5)")
@@ -94,7 +94,7 @@ def test_the_hosts_own_generators_are_untouched(executor: str) -> None:
 
 
 def test_code_can_seed_its_own_stream(executor: str) -> None:
-    with road("direct", executor=executor, limits=LIMITS) as way:
+    with open_client("direct", executor=executor, limits=LIMITS) as way:
         way.reset(seed=1)
 
         way.step("random.seed(3)")
@@ -120,7 +120,7 @@ def played(backend: str) -> list[list[tuple[int, float]]]:
     with ew.make_vector(coder, num_envs=2, backend=backend, limits=LIMITS) as venv:
         for k in range(3):
             began = venv.reset(seed=11) if k == 0 else venv.reset()
-            told = venv.step(code).current["execution_result"]["return_value"]
+            values = venv.step(code).current["execution_result"]["return_value"]
             seeds = [began[i].info["seed"] for i in range(2)]
-            episodes.append(list(zip(seeds, told, strict=True)))
+            episodes.append(list(zip(seeds, values, strict=True)))
     return episodes

@@ -14,19 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from codeact_worlds import coder, road
-from descendants import descendants
-from process_worlds import kill
-from serving import served
+from codeact_environments import coder, open_client
+from environments.crashing import kill
+from processes import descendants
+from server_runtimes import local_runtime, open_sessions
+from servers import served
 
 import envweave as ew
 from envweave.codeact.executors.sandbox import SandboxOptions, take_lease
 from envweave.errors import OptionError, SandboxError
-from envweave.registry import EnvSpec
 from envweave.sandbox import Limits
-from envweave.server.options import ServerOptions
-from envweave.server.runtime.base import SessionOptions
-from envweave.server.runtime.local import LocalRuntime
 
 
 @pytest.fixture
@@ -44,7 +41,7 @@ def templates() -> Iterator[Callable[[], set[int]]]:
     assert not left, f"left behind: {[str(one) for one in left]}"
 
 
-def test_environments_share_one_process_and_the_last_ends_it(
+def test_environments_share_one_process_until_the_last_is_closed(
     templates: Callable[[], set[int]],
 ) -> None:
     first, second = coder(), coder()
@@ -64,7 +61,7 @@ def test_environments_share_one_process_and_the_last_ends_it(
     assert templates() == set()
 
 
-def test_environments_with_other_options_have_another_process(
+def test_environments_with_different_options_have_separate_processes(
     templates: Callable[[], set[int]],
 ) -> None:
     plain = coder()
@@ -78,7 +75,9 @@ def test_environments_with_other_options_have_another_process(
     assert len(one) == 1
 
 
-def test_closing_twice_is_harmless_and_leaves_nothing(templates: Callable[[], set[int]]) -> None:
+def test_closing_twice_is_allowed_and_leaves_nothing_open(
+    templates: Callable[[], set[int]],
+) -> None:
     env = coder()
     env.reset()
     env.step({"code": "x = 1"})
@@ -91,19 +90,19 @@ def test_closing_twice_is_harmless_and_leaves_nothing(templates: Callable[[], se
         env.step({"code": "x"})
 
 
-def test_an_environment_that_is_never_closed_goes_with_its_last_name(
+def test_an_environment_that_is_never_closed_is_released_with_its_last_reference(
     templates: Callable[[], set[int]],
 ) -> None:
     env: Any = coder()
     env.reset()
     env.step({"code": "x = 1"})
 
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         del env
         gc.collect()
 
-    assert any("without close" in str(one.message) for one in told)
+    assert any("without close" in str(one.message) for one in caught)
     assert templates() == set()
 
 
@@ -123,7 +122,7 @@ def test_a_sandbox_that_cannot_start_leaves_no_lease(
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_leases_are_counted_whoever_takes_and_gives_them(
+def test_leases_taken_and_released_concurrently_are_counted(
     templates: Callable[[], set[int]],
 ) -> None:
     kinds = [SandboxOptions(limits=Limits(timeout_s=1.0 + i)) for i in range(2)]
@@ -186,15 +185,15 @@ def test_a_server_keeps_the_sandbox_between_its_sessions(
     assert templates() == set()
 
 
-def test_a_server_that_closes_before_anybody_came_leaves_nothing(
+def test_a_server_closed_before_its_first_session_leaves_nothing_open(
     templates: Callable[[], set[int]],
 ) -> None:
     async def come_and_go() -> set[int]:
-        place = LocalRuntime(EnvSpec("coder", coder), {}, ServerOptions())
-        await place.start()
+        runtime = local_runtime(coder)
+        await runtime.start()
         started = templates()
-        await place.close()
-        await place.close()
+        await runtime.close()
+        await runtime.close()
         return started
 
     assert len(asyncio.run(come_and_go())) == 1
@@ -220,10 +219,10 @@ def test_workers_of_a_server_keep_their_sandboxes_too(templates: Callable[[], se
 
 @pytest.mark.slow  # starts several sandboxes
 @pytest.mark.parametrize("name", ["direct", "make", "async", "vector", "served"])
-def test_a_session_that_is_lost_is_nobodys_reward_and_the_next_reset_has_another(
+def test_a_lost_session_earns_no_reward_and_the_next_reset_starts_another(
     name: str, templates: Callable[[], set[int]]
 ) -> None:
-    with road(name) as way:
+    with open_client(name) as way:
         way.reset(seed=1)
         way.step("x = 1")
         (template,) = templates()
@@ -241,7 +240,7 @@ def test_a_session_that_is_lost_is_nobodys_reward_and_the_next_reset_has_another
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_a_session_that_is_lost_is_not_valid_and_its_vector_goes_on(
+def test_a_lost_session_gives_an_invalid_row_and_its_vector_continues(
     templates: Callable[[], set[int]],
 ) -> None:
     codes = [{"code": "n = globals().get('n', 0) + 1\nn"}] * 3
@@ -261,8 +260,8 @@ def test_a_session_that_is_lost_is_not_valid_and_its_vector_goes_on(
     assert after.current["execution_result"]["return_value"] == [1, 1, 1]
 
 
-def test_what_a_server_holds_is_asked_of_the_first_environment_and_given_back_once() -> None:
-    told: list[str] = []
+def test_a_server_takes_one_hold_from_the_first_environment_and_releases_it_once() -> None:
+    caught: list[str] = []
 
     class Holding(ew.Environment):
         def reset(self) -> ew.Observation:
@@ -272,22 +271,21 @@ def test_what_a_server_holds_is_asked_of_the_first_environment_and_given_back_on
             return ew.Observation(reward=1.0)
 
         def hold(self) -> Callable[[], None]:
-            told.append("held")
-            return lambda: told.append("let go")
+            caught.append("held")
+            return lambda: caught.append("let go")
 
         def close(self) -> None:
-            told.append("closed")
+            caught.append("closed")
 
     async def serve() -> None:
-        place = LocalRuntime(EnvSpec("holding", Holding), {}, ServerOptions())
-        await place.start()
-        runner = await place.open(SessionOptions())
-        other = await place.open(SessionOptions())
+        runtime = local_runtime(Holding)
+        await runtime.start()
+        runner, other = await open_sessions(runtime, 2)
         await runner.close()
         await other.close()
-        await place.close()
-        await place.close()
+        await runtime.close()
+        await runtime.close()
 
     asyncio.run(serve())
 
-    assert told == ["held", "closed", "closed", "let go"]
+    assert caught == ["held", "closed", "closed", "let go"]

@@ -1,4 +1,4 @@
-"""The state tells names, types and short reprs, whatever the code has bound."""
+"""The state has names, types and short reprs of any variables."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from codeact_worlds import FAR_ROADS, QUICK, ROADS, held, road
+from codeact_environments import LOCAL_CLIENTS, QUICK, REMOTE_CLIENTS, keep_sandbox, open_client
 
-from envweave.codeact.models import CodeState, Variable
+from envweave import CodeState
+from envweave.codeact import Variable
 from envweave.codec import to_plain
 
 EXECUTORS = ("sandbox", "inproc")
@@ -33,14 +34,14 @@ LIES = (
 
 @pytest.fixture(scope="module", autouse=True)
 def _kept() -> Iterator[None]:
-    with held(limits=QUICK):
+    with keep_sandbox(limits=QUICK):
         yield
 
 
 @pytest.mark.slow  # starts several sandboxes
-@pytest.mark.parametrize("name", [*ROADS, *FAR_ROADS])
+@pytest.mark.parametrize("name", [*LOCAL_CLIENTS, *REMOTE_CLIENTS])
 def test_the_state_shows_names_types_and_short_reprs(name: str) -> None:
-    with road(name, limits=QUICK) as way:
+    with open_client(name, limits=QUICK) as way:
         way.reset()
         fresh = way.state()
         way.step("x = [1, 2]\ntext = 'a' * 500\n_hidden = 1\nimport math\ndef f(): pass")
@@ -62,7 +63,7 @@ def test_the_state_shows_names_types_and_short_reprs(name: str) -> None:
 
 
 def test_the_state_before_the_first_episode_and_after_a_fatal_step_shows_no_names() -> None:
-    with road("direct", limits=QUICK) as way:
+    with open_client("direct", limits=QUICK) as way:
         before = way.state()
         way.reset()
         way.step("x = 1")
@@ -73,8 +74,8 @@ def test_the_state_before_the_first_episode_and_after_a_fatal_step_shows_no_name
     assert after.last_exit_code == 137
 
 
-def test_looking_changes_nothing() -> None:
-    with road("direct", limits=QUICK) as way:
+def test_reading_the_state_changes_nothing() -> None:
+    with open_client("direct", limits=QUICK) as way:
         way.reset(seed=3)
         way.step("x = 1\nbefore = set(globals())")
         way.state()
@@ -98,10 +99,10 @@ def test_looking_changes_nothing() -> None:
         (LIES, "Lies", "l" * 80),
     ],
 )
-def test_whatever_one_value_does_the_others_are_shown(
+def test_a_misbehaving_value_does_not_hide_the_other_variables(
     executor: str, source: str, name: str, expected: str
 ) -> None:
-    with road("direct", executor=executor, limits=QUICK) as way:
+    with open_client("direct", executor=executor, limits=QUICK) as way:
         way.reset()
         way.step(f"{source}\nfirst = 1\nit = {name}()\nlast = 'z'")
 
@@ -115,8 +116,8 @@ def test_whatever_one_value_does_the_others_are_shown(
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_a_value_that_will_not_stop_showing_itself_ends_its_own_episode() -> None:
-    with road("make", limits=QUICK, fatal_reward=-1.0) as way:
+def test_an_endless_repr_ends_its_own_episode() -> None:
+    with open_client("make", limits=QUICK, fatal_reward=-1.0) as way:
         way.reset()
         way.step(f"{HANGS}it = Hangs()")
 
@@ -134,7 +135,7 @@ def test_a_value_that_will_not_stop_showing_itself_ends_its_own_episode() -> Non
 
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_of_many_names_two_hundred_are_shown_and_long_ones_are_cut(executor: str) -> None:
-    with road("direct", executor=executor, limits=QUICK) as way:
+    with open_client("direct", executor=executor, limits=QUICK) as way:
         way.reset()
         way.step(f"{'n' * 300} = 1\nfor i in range(500): globals()[f'name{{i}}'] = i")
 
@@ -144,8 +145,8 @@ def test_of_many_names_two_hundred_are_shown_and_long_ones_are_cut(executor: str
     assert list(shown)[:3] == ["n" * 100, "i", "name0"]
 
 
-def test_the_state_is_data_and_holds_nothing_that_lives() -> None:
-    with road("direct", limits=QUICK) as way:
+def test_the_state_is_plain_data_without_live_objects() -> None:
+    with open_client("direct", limits=QUICK) as way:
         way.reset()
         way.step("import threading; lock = threading.Lock(); own = lambda: lock; big = 10 ** 5000")
 
@@ -157,8 +158,8 @@ def test_the_state_is_data_and_holds_nothing_that_lives() -> None:
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_code_that_replaced_what_shows_values_is_believed_and_harms_nobody(executor: str) -> None:
-    with road("direct", executor=executor, limits=QUICK) as way:
+def test_code_that_replaces_repr_affects_only_its_own_state(executor: str) -> None:
+    with open_client("direct", executor=executor, limits=QUICK) as way:
         way.reset()
         way.step("globals = lambda: {1: 2, 'made_up': [], **{'x' * 9: {}}}\nreal = 5")
 

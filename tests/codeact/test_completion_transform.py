@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from code_steps import parts_of, step
+from codeact_environments import code_observation, parts_of
 
 import envweave as ew
-from envweave.codeact.models import CodeObservation
+from envweave import CodeObservation
 from envweave.errors import BadReturnError, OptionError
 
 
@@ -20,7 +20,7 @@ def says_done(observation: CodeObservation) -> bool:
 def test_it_rewards_the_task_and_ends_the_episode_once_the_condition_holds() -> None:
     transform = ew.TaskCompletionTransform(says_done, reward=5.0)
 
-    before, after = (transform(step(stdout=text)) for text in ("working", "done"))
+    before, after = (transform(code_observation(stdout=text)) for text in ("working", "done"))
 
     assert (before.reward, before.done, parts_of(before)) == (0.0, False, {"task": 0.0})
     assert (after.reward, after.done, parts_of(after)) == (5.0, True, {"task": 5.0})
@@ -29,7 +29,7 @@ def test_it_rewards_the_task_and_ends_the_episode_once_the_condition_holds() -> 
 def test_it_sets_its_part_and_the_others_stay() -> None:
     transform = ew.TaskCompletionTransform(lambda _: True, 2, part="goal", ends=False)
 
-    shown = transform(transform(step(reward=1.0)))
+    shown = transform(transform(code_observation(reward=1.0)))
 
     assert (shown.reward, parts_of(shown)) == (3.0, {"base": 1.0, "goal": 2.0})
     assert shown.done is False
@@ -58,13 +58,13 @@ def test_unsafe_code_that_completes_the_task_ends_the_episode_without_reward() -
         [ew.CodeSafetyTransform(), ew.TaskCompletionTransform(lambda _: True)]
     )
 
-    shown = both(step("import os"))
+    shown = both(code_observation("import os"))
 
     assert (shown.reward, shown.done) == (-1.0, True)
 
 
 def test_a_numpy_bool_is_accepted() -> None:
-    shown = ew.TaskCompletionTransform(lambda _: np.bool_(True))(step())
+    shown = ew.TaskCompletionTransform(lambda _: np.bool_(True))(code_observation())
 
     assert (shown.reward, shown.done) == (1.0, True)
 
@@ -74,7 +74,7 @@ def test_a_condition_that_does_not_return_a_bool_is_refused(value: Any) -> None:
     transform = ew.TaskCompletionTransform(lambda _: value)
 
     with pytest.raises(BadReturnError, match="must return a bool, got"):
-        transform(step())
+        transform(code_observation())
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Asserts are taken apart: what runs among the agent's code, and what stays here."""
+"""Asserts are split: what runs with the agent's code, and what stays on the host."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from envweave.errors import OptionError
         ("assert len(f(1)) == 2", "len(f(1))", [2], [1]),
     ],
 )
-def test_an_assert_means_what_it_says(
+def test_an_assert_is_parsed_as_a_test_case(
     text: str, sent: str, right: list[Any], wrong: list[Any]
 ) -> None:
     (asserted,) = read_asserts(text)
@@ -69,9 +69,9 @@ def test_a_text_may_have_several() -> None:
         ("assert f(1) == 1 and f(2) == 2", "Write an assert for each"),
         ("assert all(f(n) == n for n in [1])", "compares within an expression"),
         ("assert (f(1) == 1) == True", "compares within an expression"),
-        ("assert isinstance(f(1), int)", "isinstance() would run among the agent's code"),
-        ("assert not any(f(1))", "any() would run among the agent's code"),
-        ("assert callable(f) is True", "callable() would run among the agent's code"),
+        ("assert isinstance(f(1), int)", "isinstance() would run in the agent's session"),
+        ("assert not any(f(1))", "any() would run in the agent's session"),
+        ("assert callable(f) is True", "callable() would run in the agent's session"),
         ("assert f(1) is 5", "`is` is for None, True and False"),
         ("assert f(1) in 5", "`in` needs text, a list"),
         ("assert f(1) == ...", "answers cannot be compared with"),
@@ -88,7 +88,7 @@ def test_a_text_may_have_several() -> None:
         ("assert f(1) ==", "line 1 is not Python"),
     ],
 )
-def test_any_other_is_refused_and_told_how_to_write(text: str, said: str) -> None:
+def test_other_statements_are_refused_with_the_supported_forms(text: str, said: str) -> None:
     with pytest.raises(OptionError, match=re.escape(said)):
         read_asserts(text)
 
@@ -102,11 +102,11 @@ def test_a_text_may_be_indented() -> None:
     assert [one.expression for one in asserts] == ["f(1)", "f(2)"]
 
 
-def test_what_is_expected_is_in_no_repr() -> None:
+def test_the_expected_value_is_not_in_a_repr() -> None:
     assert "swordfish" not in repr(read_asserts("assert f() == 'swordfish'"))
 
 
-def test_an_answer_of_a_million_items_is_not_looked_through() -> None:
+def test_an_answer_of_a_million_items_is_not_searched() -> None:
     (asserted,) = read_asserts("assert 3 in f(1)")
 
     assert not asserted.check.holds([3] * 10**6)

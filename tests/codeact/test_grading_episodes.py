@@ -8,25 +8,22 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from attempts import graded
+from codeact_environments import graded, lease_grading_sandbox
 
 import envweave as ew
+from envweave import CodeAction, create_codeact_env
 from envweave.codeact import (
     Attempt,
     ExactMatch,
     Grade,
     Grader,
+    GradingError,
     HiddenTests,
     Judge,
     NumericMatch,
     RegexMatch,
 )
-from envweave.codeact.executors.sandbox import SandboxOptions, take_lease
-from envweave.codeact.factory import create_codeact_env
 from envweave.codeact.grading import Weighted
-from envweave.codeact.grading.base import GradingError
-from envweave.codeact.injected.prelude import MODULES
-from envweave.codeact.models import CodeAction
 from envweave.errors import OptionError, ResetFailedError, TaskError
 from envweave.sandbox import Limits
 from envweave.session import DirectEnvironment
@@ -38,7 +35,7 @@ Make = Callable[..., DirectEnvironment]
 @pytest.fixture(autouse=True, scope="module")
 def sandbox() -> Iterator[None]:
     """The sandbox that these environments share, kept over the tests."""
-    lease = take_lease(SandboxOptions(preload=MODULES))
+    lease = lease_grading_sandbox()
     yield
     lease.release()
 
@@ -57,7 +54,7 @@ def make() -> Iterator[Make]:
 
 
 class Broken(Grader):
-    """Cannot judge, in the way it was told."""
+    """Fails to grade, as configured."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -67,7 +64,7 @@ class Broken(Grader):
 
 
 class Watching(Grader):
-    """Keeps what was handed in, and passes it if it was told to."""
+    """Records attempts, and passes them if configured to."""
 
     def __init__(self, *, passes: bool = False) -> None:
         self.passes = passes
@@ -102,7 +99,7 @@ def test_every_step_is_graded_until_one_passes(make: Make) -> None:
     assert [(one.reward, one.done) for one in seen] == [(0.0, False), (0.0, False), (1.0, True)]
 
 
-def test_the_program_is_the_code_of_the_steps_that_came_to_their_end(make: Make) -> None:
+def test_the_program_is_the_code_of_the_completed_steps(make: Make) -> None:
     watching = Watching()
 
     play(make(watching), "a = 1", "b = 1 / 0", "c = 3", "final_answer(a)\n1 / 0")
@@ -114,7 +111,7 @@ def test_the_program_is_the_code_of_the_steps_that_came_to_their_end(make: Make)
     assert attempt.result.exception_type == "ZeroDivisionError"
 
 
-def test_a_value_without_a_plain_form_is_no_answer(make: Make) -> None:
+def test_a_value_without_a_plain_form_is_not_an_answer(make: Make) -> None:
     watching = Watching()
 
     play(make(watching, grade="every_step"), "object()", "None", "5")
@@ -122,13 +119,13 @@ def test_a_value_without_a_plain_form_is_no_answer(make: Make) -> None:
     assert [one.answered for one in watching.attempts] == [False, False, True]
 
 
-def test_details_cannot_say_that_it_passed(make: Make) -> None:
+def test_details_cannot_override_the_verdict(make: Make) -> None:
     (seen,) = play(make(Watching()), "final_answer(1)")
 
     assert seen.metadata["grade"] == {"passed": False, "seen": 1}
 
 
-def test_the_task_of_the_episode_says_what_is_expected(make: Make) -> None:
+def test_the_expected_answer_comes_from_the_task_of_the_episode(make: Make) -> None:
     rows = [Task(str(n), data={"prompt": f"{n} + 1?"}, private={"answer": n + 1}) for n in (1, 2)]
     env = make(NumericMatch(from_task="answer"), tasks=Tasks({"train": rows}))
 
@@ -152,12 +149,14 @@ SHOWN = Task("t", data={"prompt": "?", "answer": 1})
     ],
     ids=repr,
 )
-def test_what_is_expected_may_not_stand_where_callers_see_it(grader: Grader, make: Make) -> None:
-    told = r"'answer' is in the data of task 't', which callers may see\. Move it to the private"
+def test_the_expected_answer_must_be_in_the_private_part_of_a_task(
+    grader: Grader, make: Make
+) -> None:
+    message = r"'answer' is in the data of task 't', which callers may see\. Move it to the private"
 
-    with pytest.raises(TaskError, match=told):
+    with pytest.raises(TaskError, match=message):
         make(grader, tasks=Tasks({"train": [SHOWN]}))
-    with pytest.raises(ResetFailedError, match=told):
+    with pytest.raises(ResetFailedError, match=message):
         make(grader).reset(task=SHOWN)
 
 
@@ -191,7 +190,7 @@ while frame:
 """
 
 
-def test_nothing_private_enters_a_session(make: Make) -> None:
+def test_private_data_does_not_enter_a_session(make: Make) -> None:
     secret = "the answer that no code has seen"
     task = Task("t", data={"prompt": "?"}, private={"answer": secret})
     tools = {"whole": lambda: task, "private": lambda: {"of the task": task.private}}
@@ -232,9 +231,9 @@ def judge_that_says_nothing() -> Grader:
 
 @pytest.fixture
 def lost_sandbox() -> Iterator[Grader]:
-    """Hidden tests in a sandbox that somebody has ended."""
+    """Hidden tests in a sandbox that was ended."""
     limits = Limits(timeout_s=2.5)
-    lease = take_lease(SandboxOptions(limits=limits, preload=MODULES))
+    lease = lease_grading_sandbox(limits=limits)
     lease.sandbox.end()
     yield HiddenTests("assert f() == 1", limits=limits)
     lease.release()
@@ -268,7 +267,7 @@ def test_tests_whose_sandbox_is_gone_make_it_unusable_too(lost_sandbox: Grader, 
 
     assert math.isnan(seen.reward)
     assert seen.metadata["end"]["reason"] == "lost"
-    assert "No session to grade in" in seen.metadata["end"]["cause"]
+    assert "A session for grading could not be started" in seen.metadata["end"]["cause"]
 
 
 def test_through_make_the_result_is_not_valid() -> None:
@@ -330,7 +329,7 @@ def test_weights_add_up() -> None:
     assert graded(Weighted({NumericMatch(42): 0.1, ExactMatch(42): 0.2}), 42).score == 1.0
 
 
-def test_where_one_cannot_judge_nobody_has() -> None:
+def test_if_one_grader_fails_the_weighted_grade_fails() -> None:
     with pytest.raises(GradingError):
         graded(Weighted({NumericMatch(42): 1, Broken(GradingError("closed")): 1}), 42)
 
@@ -338,7 +337,7 @@ def test_where_one_cannot_judge_nobody_has() -> None:
 @pytest.mark.parametrize(
     "weights", [{}, {NumericMatch(1): 0}, {NumericMatch(1): -1}, {"a": 1}, {NumericMatch(1): True}]
 )
-def test_weights_that_are_none_are_refused(weights: Any) -> None:
+def test_invalid_weights_are_refused(weights: Any) -> None:
     with pytest.raises(OptionError, match="Weighted"):
         Weighted(weights)
 

@@ -1,4 +1,4 @@
-"""Programs that are run again, in sessions that the agent never had."""
+"""Hidden tests: programs are run again in fresh sessions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attempts import graded
+from codeact_environments import graded, lease_grading_sandbox
 
 from envweave.codeact import HiddenTests
-from envweave.codeact.executors.sandbox import SandboxOptions, take_lease
-from envweave.codeact.injected.prelude import MODULES
 from envweave.errors import OptionError, TaskError
 from envweave.sandbox import Limits, Sandbox
 
@@ -23,7 +21,7 @@ FIB = "def fib(n):\n    return n if n < 2 else fib(n - 1) + fib(n - 2)\n"
 @pytest.fixture(autouse=True, scope="module")
 def sandbox() -> Iterator[None]:
     """The sandbox that all these graders share, kept over the tests."""
-    lease = take_lease(SandboxOptions(preload=MODULES))
+    lease = lease_grading_sandbox()
     yield
     lease.release()
 
@@ -45,7 +43,7 @@ def test_a_program_that_passes_its_cases_is_paid(cases: Any, options: dict[str, 
     assert set(grade.details["cases"]) == {"ok"}
 
 
-def test_all_pays_nothing_for_some_and_stops_at_the_first_that_fails() -> None:
+def test_all_mode_pays_nothing_for_some_and_stops_at_the_first_failure() -> None:
     cases = "assert fib(1) == 1\nassert fib(2) == 2\nassert fib(3) == 2"
 
     grade = graded(HiddenTests(cases), program=FIB)
@@ -54,7 +52,7 @@ def test_all_pays_nothing_for_some_and_stops_at_the_first_that_fails() -> None:
     assert grade.details == {"ok": 1, "total": 3, "cases": ["ok", "failed", "skipped"]}
 
 
-def test_share_pays_for_the_cases_that_pass() -> None:
+def test_share_mode_pays_for_the_cases_that_pass() -> None:
     cases = "assert fib(1) == 1\nassert fib(2) == 2\nassert fib(3) == 2\nassert fib(4) == 3"
 
     grade = graded(HiddenTests(cases, score="share"), program=FIB)
@@ -63,7 +61,7 @@ def test_share_pays_for_the_cases_that_pass() -> None:
     assert grade.details == {"ok": 3, "total": 4, "cases": ["ok", "failed", "ok", "ok"]}
 
 
-def test_a_case_tells_how_it_went_wrong_in_words_that_are_not_the_agents() -> None:
+def test_a_failed_case_is_described_without_text_of_the_agent() -> None:
     program = """
 import os
 class Leak(Exception): pass
@@ -93,7 +91,7 @@ def f(n):
         ("", "error"),
     ],
 )
-def test_a_program_that_does_not_come_to_its_end_passes_nothing(program: str, outcome: str) -> None:
+def test_a_program_that_does_not_complete_passes_nothing(program: str, outcome: str) -> None:
     tests = HiddenTests("assert f() == 1\nassert f() == 2", score="share", per_case_timeout_s=0.5)
 
     grade = graded(tests, program=program)
@@ -102,7 +100,7 @@ def test_a_program_that_does_not_come_to_its_end_passes_nothing(program: str, ou
     assert grade.details["cases"] == [outcome, outcome]
 
 
-def test_no_case_sees_what_another_left() -> None:
+def test_cases_do_not_share_state() -> None:
     program = """
 import os
 seen = []
@@ -149,7 +147,7 @@ def test_random_numbers_are_the_same_in_every_case() -> None:
         "if __name__ == '__main__':\n    sys.stdout.write(f'{int(n) * 2} {word.decode()}')",
     ],
 )
-def test_a_whole_program_is_fed_and_its_output_compared(program: str) -> None:
+def test_a_whole_program_gets_input_and_its_output_is_compared(program: str) -> None:
     cases = [{"stdin": "21\nyes\n", "stdout": "42 yes"}, {"stdin": "4\nü\n", "stdout": "8 ü\n"}]
 
     assert graded(HiddenTests(cases), program=program).details["cases"] == ["ok", "ok"]
@@ -166,7 +164,7 @@ def test_a_whole_program_is_fed_and_its_output_compared(program: str) -> None:
         ("print(42, end='\\n' * 10**6)", "failed"),
     ],
 )
-def test_a_whole_program_must_end_well(program: str, outcome: str) -> None:
+def test_a_whole_program_must_exit_successfully(program: str, outcome: str) -> None:
     grade = graded(HiddenTests({"stdout": "42"}), program=program)
 
     assert grade.details["cases"] == [outcome]
@@ -180,7 +178,7 @@ def test_arguments_are_plain_data_of_every_kind() -> None:
     assert graded(HiddenTests(case, entry="f"), program=program).passed
 
 
-def test_a_method_may_be_what_is_called() -> None:
+def test_the_called_function_may_be_a_method() -> None:
     program = "class Solution:\n    def add(self, a, b): return a + b"
 
     tests = HiddenTests({"args": [1, 2], "expected": 3}, entry="Solution().add")
@@ -209,7 +207,7 @@ def test_the_program_may_be_the_answer() -> None:
     assert graded(tests, 13, program=FIB).details["cases"] == ["error"]
 
 
-def test_cases_may_be_the_tasks() -> None:
+def test_cases_may_come_from_the_task() -> None:
     tests = HiddenTests(from_task="tests", entry="fib")
 
     assert graded(tests, program=FIB, private={"tests": [{"args": [7], "expected": 13}]}).passed
@@ -217,7 +215,7 @@ def test_cases_may_be_the_tasks() -> None:
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_what_is_wrong_with_a_tasks_cases_is_told_without_telling_them() -> None:
+def test_errors_in_the_cases_of_a_task_are_reported_without_quoting_them() -> None:
     tests = HiddenTests(from_task="tests")
 
     with pytest.raises(TaskError) as raised:
@@ -230,7 +228,7 @@ def test_what_is_wrong_with_a_tasks_cases_is_told_without_telling_them() -> None
     assert "31337" not in str(raised.value)
 
 
-def test_limits_are_those_of_the_sessions() -> None:
+def test_limits_apply_to_the_grading_sessions() -> None:
     program = "def f(): return len(bytearray(100 * 2**20))"
 
     tests = HiddenTests("assert f() == 104857600", limits=Limits(memory_bytes=64 << 20))
@@ -251,7 +249,7 @@ def test_a_grader_can_be_sent_to_another_process() -> None:
     assert graded(tests, program=FIB).passed
 
 
-def test_what_is_expected_is_in_no_repr() -> None:
+def test_the_expected_value_is_not_in_a_repr() -> None:
     assert "swordfish" not in repr(HiddenTests("assert f() == 'swordfish'"))
 
 
@@ -279,7 +277,7 @@ def test_what_is_expected_is_in_no_repr() -> None:
         ({"call": "f(", "expected": 1}, {}, "not a Python expression"),
         ({"call": 5, "expected": 1}, {}, "call must be an expression"),
         ({"call": "f() == 1", "expected": True}, {}, "compares within an expression"),
-        ({"call": "isinstance(f(), int)", "expected": True}, {}, "isinstance() would run among"),
+        ({"call": "isinstance(f(), int)", "expected": True}, {}, "isinstance() would run in"),
         (
             {"call": "f()", "expected": object()},
             {},
@@ -297,6 +295,8 @@ def test_what_is_expected_is_in_no_repr() -> None:
         ("assert f() == 1", {"from_task": "tests"}, "and got both"),
     ],
 )
-def test_what_cannot_be_run_is_refused(cases: Any, options: dict[str, Any], said: str) -> None:
+def test_cases_that_cannot_be_run_are_refused(
+    cases: Any, options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(OptionError, match=re.escape(said)):
         HiddenTests(cases, **options)

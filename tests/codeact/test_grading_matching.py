@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attempts import graded
+from codeact_environments import graded
 
 from envweave.codeact import ExactMatch, Grade, NumericMatch, RegexMatch
 from envweave.codeact.grading.matching import LONGEST_TEXT, last_number
@@ -29,7 +29,7 @@ RIGHT, WRONG = Grade(1.0, passed=True), Grade(0.0, passed=False)
         (np.arange(3), [0, 1, 2]),
     ],
 )
-def test_an_answer_that_is_what_was_expected_passes(expected: Any, answer: Any) -> None:
+def test_the_expected_answer_passes(expected: Any, answer: Any) -> None:
     assert graded(ExactMatch(expected), answer) == RIGHT
 
 
@@ -37,12 +37,12 @@ def test_an_answer_that_is_what_was_expected_passes(expected: Any, answer: Any) 
     ("expected", "answer"),
     [("Paris", "paris"), (42, "42"), (1, True), ([1, 2], [1]), (42, None), ("", None)],
 )
-def test_an_answer_that_is_something_else_does_not(expected: Any, answer: Any) -> None:
+def test_a_different_answer_does_not_pass(expected: Any, answer: Any) -> None:
     assert graded(ExactMatch(expected), answer) == WRONG
 
 
 @pytest.mark.parametrize("grader", [ExactMatch(None), NumericMatch(0), RegexMatch(".*")])
-def test_where_there_is_no_answer_nothing_passes(grader: Any) -> None:
+def test_a_missing_answer_does_not_pass(grader: Any) -> None:
     grade = graded(grader, None, answered=False)
 
     assert (grade.score, grade.passed) == (0.0, False)
@@ -92,7 +92,7 @@ def test_tolerances_can_be_chosen() -> None:
     assert graded(NumericMatch(100.0, relative=0.05), 105.1) == WRONG
 
 
-def test_text_is_no_number_unless_it_is_accepted() -> None:
+def test_text_counts_as_a_number_only_if_accepted() -> None:
     assert graded(NumericMatch(42, accept_text=False), "42") == WRONG
 
 
@@ -123,11 +123,11 @@ def test_text_is_no_number_unless_it_is_accepted() -> None:
         ("", None),
     ],
 )
-def test_the_last_number_of_a_text_is_what_it_comes_to(text: str, number: float | None) -> None:
+def test_the_last_number_of_a_text_is_its_answer(text: str, number: float | None) -> None:
     assert last_number(text) == number
 
 
-def test_of_a_long_text_the_end_is_read() -> None:
+def test_only_the_end_of_a_long_text_is_searched() -> None:
     assert last_number("7 " + "x" * LONGEST_TEXT) is None
     assert last_number("x" * LONGEST_TEXT + " 7") == 7
     assert last_number("1" + "0" * LONGEST_TEXT) is None
@@ -145,13 +145,13 @@ def test_of_a_long_text_the_end_is_read() -> None:
         (RegexMatch(".*", longest=3), "long", False),
     ],
 )
-def test_text_passes_that_matches(grader: RegexMatch, answer: Any, passed: bool) -> None:
+def test_matching_text_passes(grader: RegexMatch, answer: Any, passed: bool) -> None:
     grade = graded(grader, answer)
 
     assert (grade.score, grade.passed) == (float(passed), passed)
 
 
-def test_a_pattern_that_takes_for_ever_is_given_up() -> None:
+def test_a_pattern_that_takes_too_long_times_out() -> None:
     grade = graded(RegexMatch("(a+)+b", timeout_s=0.2), "a" * 1000)
 
     assert grade == Grade(0.0, passed=False, details={"why": "took too long to match"})
@@ -165,7 +165,7 @@ def test_a_pattern_that_takes_for_ever_is_given_up() -> None:
         (RegexMatch(from_task="pattern"), {"pattern": "a+"}, "aaa"),
     ],
 )
-def test_what_is_expected_may_be_the_tasks(
+def test_the_expected_answer_may_come_from_the_task(
     grader: Any, private: dict[str, Any], answer: Any
 ) -> None:
     assert graded(grader, answer, private=private) == RIGHT
@@ -179,7 +179,7 @@ def test_what_is_expected_may_be_the_tasks(
         ({"answer": "none"}, "private['answer'] of task 't' must be a number"),
     ],
 )
-def test_a_task_without_it_is_the_environments_fault(
+def test_a_task_without_an_expected_answer_is_an_environment_error(
     private: dict[str, Any] | None, said: str
 ) -> None:
     with pytest.raises(TaskError, match=re.escape(said)) as refused:
@@ -220,7 +220,7 @@ def test_a_grade_is_from_0_to_1(score: float) -> None:
         Grade(score, passed=False)
 
 
-def test_what_is_expected_is_in_no_repr() -> None:
+def test_the_expected_value_is_not_in_a_repr() -> None:
     graders = [
         ExactMatch("swordfish"),
         NumericMatch(31337),

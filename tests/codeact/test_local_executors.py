@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from codeact_worlds import QUICK, ROADS, Road, coder, road
+from codeact_environments import LOCAL_CLIENTS, QUICK, CodeClient, coder, open_client
 
 import envweave as ew
 from envweave.errors import BusyError, MissingExtraError
@@ -29,46 +29,46 @@ def executor(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def way(executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Road]:
-    """Return the direct road to an environment, which leaves neither threads nor files."""
+def way(executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CodeClient]:
+    """A direct client of an environment, which leaves neither threads nor files."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before = set(threading.enumerate())
-    with road("direct", executor=executor, files=True, limits=QUICK) as found:
+    with open_client("direct", executor=executor, files=True, limits=QUICK) as found:
         found.reset(seed=1)
         yield found
     assert set(threading.enumerate()) <= before
     assert list(tmp_path.iterdir()) == []
 
 
-def test_variables_persist_within_an_episode_only(way: Road) -> None:
+def test_variables_persist_within_an_episode_only(way: CodeClient) -> None:
     way.step("x = 20\ndef double(n):\n    return 2 * n")
     during = way.step("double(x) + 2")
     way.reset()
     after = way.step("x")
 
     assert during.value == 42
-    assert after.told.exception_type in ("NameError", "InterpreterError")
+    assert after.execution.exception_type in ("NameError", "InterpreterError")
     assert not after.done
 
 
-def test_only_a_last_expression_has_a_value(way: Road) -> None:
+def test_only_a_last_expression_has_a_value(way: CodeClient) -> None:
     steps = [way.step(code) for code in ("1 + 1", "x = 1", "x", "None", "", "math.sqrt(16)")]
 
     assert [step.value for step in steps] == [2, None, 1, None, None, 4.0]
-    assert [step.told.return_repr for step in steps] == ["2", None, "1", None, None, "4.0"]
+    assert [step.execution.return_repr for step in steps] == ["2", None, "1", None, None, "4.0"]
 
 
-def test_values_that_are_not_plain_data_have_a_repr_only(way: Road) -> None:
+def test_values_that_are_not_plain_data_have_a_repr_only(way: CodeClient) -> None:
     plain = way.step("[1, (2, 'three'), {4}, {'five': None}]")
     other = way.step("class Thing:\n    def __repr__(self):\n        return 'a thing'\nThing()")
 
     assert plain.value == [1, (2, "three"), {4}, {"five": None}]
     assert other.value is None
-    assert other.told.return_repr == "a thing"
-    assert other.told.success
+    assert other.execution.return_repr == "a thing"
+    assert other.execution.success
 
 
-def test_a_value_is_a_copy(way: Road) -> None:
+def test_a_value_is_a_copy(way: CodeClient) -> None:
     first = way.step("mine = [1]\nmine").value
     way.step("mine.append(2)")
     first.append(3)
@@ -77,11 +77,11 @@ def test_a_value_is_a_copy(way: Road) -> None:
     assert way.step("mine").value == [1, 2]
 
 
-def test_a_traceback_shows_only_the_lines_of_the_code(way: Road) -> None:
+def test_a_traceback_shows_only_the_lines_of_the_code(way: CodeClient) -> None:
     way.step("def divide(a):\n    b = 0\n    return a / b")
     step = way.step("n = 1\ndivide(n)")
 
-    lines = [line.strip() for line in step.told.traceback.splitlines() if "^" not in line]
+    lines = [line.strip() for line in step.execution.traceback.splitlines() if "^" not in line]
     assert lines == [
         "Traceback (most recent call last):",
         'File "<cell 3>", line 2, in <module>',
@@ -90,54 +90,54 @@ def test_a_traceback_shows_only_the_lines_of_the_code(way: Road) -> None:
         "return a / b",
         "ZeroDivisionError: division by zero",
     ]
-    assert step.told.exception_type == "ZeroDivisionError"
-    assert step.told.exception_message == "division by zero"
+    assert step.execution.exception_type == "ZeroDivisionError"
+    assert step.execution.exception_message == "division by zero"
     assert step.exit_code == 1
 
 
-def test_a_syntax_error_is_an_observation(way: Road) -> None:
+def test_a_syntax_error_is_an_observation(way: CodeClient) -> None:
     step = way.step("1 +")
 
-    assert step.told.exception_type == "SyntaxError"
-    assert step.told.traceback.splitlines()[0] == '  File "<cell 2>", line 1'
+    assert step.execution.exception_type == "SyntaxError"
+    assert step.execution.traceback.splitlines()[0] == '  File "<cell 2>", line 1'
 
 
 def test_output_is_captured_up_to_the_limit(
     executor: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sys.stdout, sys.stderr
-    with road("direct", executor=executor, limits={**QUICK, "output_bytes": 1000}) as way:
+    with open_client("direct", executor=executor, limits={**QUICK, "output_bytes": 1000}) as way:
         way.reset()
         short = way.step("print('some', 'text')")
         long = way.step("for i in range(500): print('ä' * 10)")
 
-    assert short.told.stdout == "some text\n"
+    assert short.execution.stdout == "some text\n"
     assert short.limits_hit == ()
     assert long.limits_hit == ("output",)
-    assert long.told.success
-    assert long.told.stdout.endswith("bytes cut]")
-    assert len(long.told.stdout.encode()) < 1100
+    assert long.execution.success
+    assert long.execution.stdout.endswith("bytes cut]")
+    assert len(long.execution.stdout.encode()) < 1100
     assert (sys.stdout, sys.stderr) == before
     assert capsys.readouterr() == ("", "")
 
 
 def test_sync_and_async_tools_are_called_counted_and_recorded(executor: str) -> None:
-    with road("direct", executor=executor, limits={**QUICK, "tool_calls": 3}) as way:
+    with open_client("direct", executor=executor, limits={**QUICK, "tool_calls": 3}) as way:
         way.reset()
         step = way.step("[add(1, b=2), later('on')]")
         wrong = way.step("try:\n    add('one', 2)\nexcept ToolError as error:\n    print(error)")
         many = way.step("for i in range(9):\n    add(i, 1)")
 
     assert step.value == [3, "on"]
-    assert [(call.name, call.arguments, call.value) for call in step.told.tool_calls] == [
+    assert [(call.name, call.arguments, call.value) for call in step.execution.tool_calls] == [
         ("add", ((1,), {"b": 2}), 3),
         ("later", (("on",), {}), "on"),
     ]
-    assert wrong.told.stdout == "TypeError: add() argument a: Expected `int`, got `str`\n"
-    assert wrong.told.tool_calls[0].error is not None
+    assert wrong.execution.stdout == "TypeError: add() argument a: 'one' is not an int\n"
+    assert wrong.execution.tool_calls[0].error is not None
     assert many.limits_hit == ("tool_calls",)
-    assert many.told.exception_type == "ToolError"
-    assert len(many.told.tool_calls) == 3
+    assert many.execution.exception_type == "ToolError"
+    assert len(many.execution.tool_calls) == 3
 
 
 @pytest.mark.slow  # waits for a deadline
@@ -164,7 +164,7 @@ def test_a_tool_that_takes_too_long_is_abandoned_at_the_deadline(executor: str) 
     assert after.execution_result.return_value == 1
 
 
-def test_file_tools_use_a_folder_of_the_episode(way: Road, tmp_path: Path) -> None:
+def test_file_tools_use_a_folder_of_the_episode(way: CodeClient, tmp_path: Path) -> None:
     written = way.step(
         "[file_write('a/b.txt', 'one'), file_append('a/b.txt', '+'), file_list('a')]"
     )
@@ -176,27 +176,27 @@ def test_file_tools_use_a_folder_of_the_episode(way: Road, tmp_path: Path) -> No
     gone = way.step("file_list()")
 
     assert written.value == [3, 1, ["b.txt"]]
-    assert [call.name for call in written.told.tool_calls] == [
+    assert [call.name for call in written.execution.tool_calls] == [
         "file_write",
         "file_append",
         "file_list",
     ]
     assert shared.value == [["hello.txt"], False]
-    assert outside.told.exception_type == "PermissionError"
+    assert outside.execution.exception_type == "PermissionError"
     assert on_disk == "one+"
     assert gone.value == ["tmp/"]
     assert not folder.exists()
 
 
 @pytest.mark.slow  # waits for a deadline
-def test_code_that_is_interrupted_keeps_its_variables(way: Road) -> None:
+def test_code_that_is_interrupted_keeps_its_variables(way: CodeClient) -> None:
     late = way.step("kept = 7\nwhile True:\n    pass")
     after = way.step("kept")
 
     assert late.limits_hit == ("time",)
     assert late.exit_code == 124
-    assert late.told.exception_type == "TimeLimit"
-    assert late.told.exception_message == "The code ran for longer than it may."
+    assert late.execution.exception_type == "TimeLimit"
+    assert late.execution.exception_message == "The code exceeded its time limit."
     assert not late.done
     assert after.value == 7
 
@@ -255,9 +255,9 @@ def test_the_state_during_a_step_has_no_variables(executor: str) -> None:
     assert asyncio.run(look()) == {}
 
 
-@pytest.mark.parametrize("name", ROADS)
+@pytest.mark.parametrize("name", LOCAL_CLIENTS)
 def test_it_runs_however_the_environment_is_used(name: str, executor: str) -> None:
-    with road(name, executor=executor, limits=QUICK) as way:
+    with open_client(name, executor=executor, limits=QUICK) as way:
         way.reset(seed=3)
         step = way.step("x = 2\nx ** 5")
         state = way.state()
@@ -288,7 +288,7 @@ def test_an_environment_that_is_never_closed_leaves_neither_thread_nor_folder(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_current_folder_of_the_host_is_unchanged(way: Road) -> None:
+def test_the_current_folder_of_the_host_is_unchanged(way: CodeClient) -> None:
     before = Path.cwd()
 
     way.step("file_write('here.txt', '')")

@@ -1,4 +1,4 @@
-"""The right answer is paid for, and nothing that only looks like it."""
+"""Only the right answer is rewarded."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from code_steps import failed_step, parts_of, step
+from codeact_environments import code_observation, failed_code_observation, parts_of
 
 import envweave as ew
-from envweave.codeact.models import CodeObservation
+from envweave import CodeObservation
 from envweave.errors import BadReturnError, OptionError
 
 
@@ -110,7 +110,9 @@ def test_the_answer_may_have_any_plain_form() -> None:
         (np.float64(0.5), 0.5),
     ]
 
-    rewards = [ew.MathProblemTransform(want)(step(value=got)).reward for want, got in expected]
+    rewards = [
+        ew.MathProblemTransform(want)(code_observation(value=got)).reward for want, got in expected
+    ]
 
     assert rewards == [1.0] * len(expected)
 
@@ -118,7 +120,7 @@ def test_the_answer_may_have_any_plain_form() -> None:
 def test_the_part_is_set_and_the_others_stay() -> None:
     transform = ew.MathProblemTransform(42, right=2.0, part="answer")
 
-    shown = transform(transform(step(reward=0.25)))
+    shown = transform(transform(code_observation(reward=0.25)))
 
     assert (shown.reward, parts_of(shown)) == (2.25, {"base": 0.25, "answer": 2.0})
 
@@ -141,13 +143,16 @@ def test_the_tolerance_is_a_choice(
 ) -> None:
     transform = ew.MathProblemTransform(expected, tolerance=tolerance)
 
-    assert transform(step(value=answer)).reward == reward
+    assert transform(code_observation(value=answer)).reward == reward
 
 
 def test_text_counts_as_the_number_it_spells_if_asked_for() -> None:
     transform = ew.MathProblemTransform(42, accept_text=True)
 
-    rewards = [transform(step(value=text)).reward for text in (" 42.0\n", "41", "42 apples", "x")]
+    rewards = [
+        transform(code_observation(value=text)).reward
+        for text in (" 42.0\n", "41", "42 apples", "x")
+    ]
 
     assert rewards == [1.0, 0.0, 0.0, 0.0]
 
@@ -155,12 +160,12 @@ def test_text_counts_as_the_number_it_spells_if_asked_for() -> None:
 def test_the_last_printed_line_counts_if_asked_for_and_there_is_no_value() -> None:
     transform = ew.MathProblemTransform(42, accept_printed=True)
     printed = [
-        step(value=None, stdout="thinking\n 42 \n\n"),
-        step(value=None, stdout="42\ndone\n"),
-        step(value=None, stdout=""),
-        step(value=7, stdout="42\n"),
-        step(value=None, stdout="42\n", return_repr="<object>"),
-        step(value=42, stdout="7\n"),
+        code_observation(value=None, stdout="thinking\n 42 \n\n"),
+        code_observation(value=None, stdout="42\ndone\n"),
+        code_observation(value=None, stdout=""),
+        code_observation(value=7, stdout="42\n"),
+        code_observation(value=None, stdout="42\n", return_repr="<object>"),
+        code_observation(value=42, stdout="7\n"),
     ]
 
     rewards = [transform(one).reward for one in printed]
@@ -171,29 +176,31 @@ def test_the_last_printed_line_counts_if_asked_for_and_there_is_no_value() -> No
 def test_printed_text_is_compared_as_text_where_text_is_expected() -> None:
     transform = ew.MathProblemTransform("7", accept_printed=True)
 
-    rewards = [transform(step(value=None, stdout=text)).reward for text in ("7\n", "7.0\n")]
+    rewards = [
+        transform(code_observation(value=None, stdout=text)).reward for text in ("7\n", "7.0\n")
+    ]
 
     assert rewards == [1.0, 0.0]
 
 
 def test_code_that_raised_is_wrong_whatever_its_value() -> None:
-    forged = step(value=42, success=False, exception_type="ZeroDivisionError")
+    forged = code_observation(value=42, success=False, exception_type="ZeroDivisionError")
     transform = ew.MathProblemTransform(42, accept_printed=True)
 
-    assert [transform(one).reward for one in (forged, failed_step())] == [0.0, 0.0]
+    assert [transform(one).reward for one in (forged, failed_code_observation())] == [0.0, 0.0]
 
 
 def test_the_right_answer_ends_the_episode_if_asked_for() -> None:
     shown = [
-        ew.MathProblemTransform(42, ends=ends)(step(value=value)).done
+        ew.MathProblemTransform(42, ends=ends)(code_observation(value=value)).done
         for ends, value in ((True, 42), (True, 41), (False, 42))
     ]
 
     assert shown == [True, False, False]
 
 
-def test_an_end_that_the_environment_told_stays() -> None:
-    ended = step(value=41)
+def test_an_end_set_by_the_environment_is_kept() -> None:
+    ended = code_observation(value=41)
     ended.done = True
 
     assert ew.MathProblemTransform(42)(ended).done is True
@@ -215,15 +222,15 @@ def test_a_step_of_empty_code_is_wrong(env: Any) -> None:
 SECRET = 918_273_645
 
 
-def test_the_expected_answer_is_in_nothing_that_can_be_seen(env: Any) -> None:
+def test_the_expected_answer_is_not_visible(env: Any) -> None:
     transform = ew.create_math_env_transform(expected_answer=SECRET)
     env.transform = transform
     first = env.reset()
     shown = env.step(ew.CodeAction(code="dir(), globals(), 41"))
 
-    told = [transform, *transform.transforms, first, shown, shown.metadata, env, env.state]
+    visible = [transform, *transform.transforms, first, shown, shown.metadata, env, env.state]
 
-    assert [one for one in map(repr, told) if str(SECRET) in one] == []
+    assert [one for one in map(repr, visible) if str(SECRET) in one] == []
 
 
 HUNT = """
@@ -250,10 +257,10 @@ def test_the_expected_answer_is_not_in_the_session(env: Any) -> None:
     assert steps[2].execution_result.return_value  # where it is, it is found
 
 
-def test_it_can_be_sent_to_where_the_environment_runs() -> None:
+def test_it_can_be_sent_to_a_worker_process() -> None:
     sent = pickle.loads(pickle.dumps(ew.create_math_env_transform(42)))
 
-    assert sent(step()).reward == 1.05
+    assert sent(code_observation()).reward == 1.05
 
 
 @pytest.mark.parametrize(
@@ -274,6 +281,6 @@ def test_invalid_options_are_refused(expected: Any, options: dict[str, Any], wor
         ew.MathProblemTransform(expected, **options)
 
 
-def test_an_environment_that_runs_no_code_is_refused_in_words() -> None:
+def test_an_environment_that_runs_no_code_is_refused() -> None:
     with pytest.raises(BadReturnError, match="MathProblemTransform is for environments that run"):
         ew.MathProblemTransform(42)(ew.Observation())

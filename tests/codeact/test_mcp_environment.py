@@ -3,16 +3,15 @@
 from pathlib import Path
 
 import pytest
-from mcp_worlds import configured, need_real_servers, newest_revision, wild
+from mcp_servers import configured, hostile, need_real_servers, newest_revision
 
 import envweave as ew
-from envweave.codeact.factory import create_mcp_environment
-from envweave.codeact.injected.files import FILE_TOOLS
-from envweave.codeact.models import CodeAction
+from envweave import CodeAction, create_mcp_environment
 from envweave.errors import OptionError, ResetFailedError
 from envweave.tools import ToolRegistry
 from envweave.tools.mcp import McpServers
 
+FILE_TOOLS = ["file_read", "file_write", "file_append", "file_list", "file_exists", "file_delete"]
 CAUGHT = "try:\n    {}\nexcept ToolError as error:\n    said = str(error)\nsaid"
 
 
@@ -26,7 +25,7 @@ def test_without_servers_code_has_the_file_tools():
         wrote = run(env, "file_write('/tmp/hello.txt', 'Hello!')")
         read = run(env, "file_read('/tmp/hello.txt')")
 
-    assert first.available_tools == list(FILE_TOOLS)
+    assert first.available_tools == FILE_TOOLS
     assert (wrote.success, read.return_value) == (True, "Hello!")
     assert [call.name for call in (*wrote.tool_calls, *read.tool_calls)] == [
         "file_write",
@@ -45,7 +44,7 @@ def test_two_environments_do_not_see_each_others_files():
 
 
 def test_the_tools_of_a_server_are_functions_with_docstrings():
-    with create_mcp_environment(configured(it=wild("echo"))) as env:
+    with create_mcp_environment(configured(it=hostile("echo"))) as env:
         first = env.reset()
         helped = run(env, "help(echo)")
         said = run(env, "echo('hi', times=2)")
@@ -60,7 +59,7 @@ def test_the_tools_of_a_server_are_functions_with_docstrings():
 
 
 def test_a_tool_that_fails_raises_what_code_can_catch():
-    with create_mcp_environment(configured(it=wild("fail", "echo"))) as env:
+    with create_mcp_environment(configured(it=hostile("fail", "echo"))) as env:
         env.reset()
         caught = run(env, CAUGHT.format("fail()"))
         refused = run(env, "echo()")
@@ -71,12 +70,12 @@ def test_a_tool_that_fails_raises_what_code_can_catch():
     assert "'text'" in refused.exception_message
 
 
-def test_a_server_that_dies_in_mid_call_is_an_error_in_the_code_and_back_after_a_reset():
+def test_a_server_that_dies_during_a_call_is_an_error_in_the_code_and_restarts_at_reset():
     gone = (
         "McpError: The MCP server 'it' is gone: it exited with code 3. "
         "The next episode starts it again."
     )
-    with create_mcp_environment(configured(it=wild("die", "echo"))) as env:
+    with create_mcp_environment(configured(it=hostile("die", "echo"))) as env:
         env.reset()
         caught = run(env, CAUGHT.format("die(3)"))
         after = run(env, "echo('hi')")
@@ -91,8 +90,8 @@ def test_a_server_that_dies_in_mid_call_is_an_error_in_the_code_and_back_after_a
 
 
 @pytest.mark.slow  # starts MCP servers
-def test_a_tool_that_hangs_ends_with_the_time_of_the_step():
-    servers = configured(it=wild("hang", "echo"))
+def test_a_hanging_tool_ends_at_the_deadline_of_the_step():
+    servers = configured(it=hostile("hang", "echo"))
     with create_mcp_environment(servers, limits={"timeout_s": 1.0}) as env:
         env.reset()
         late = run(env, "hang()")
@@ -103,8 +102,8 @@ def test_a_tool_that_hangs_ends_with_the_time_of_the_step():
     assert after.return_value == "hi"
 
 
-def test_a_result_that_no_message_can_carry_is_an_error_in_the_code():
-    with create_mcp_environment(configured(it=wild("huge"))) as env:
+def test_a_result_that_cannot_be_encoded_is_an_error_in_the_code():
+    with create_mcp_environment(configured(it=hostile("huge"))) as env:
         env.reset()
         small = run(env, "len(huge(1 << 20))")
         large = run(env, "len(huge(20 << 20))")
@@ -120,7 +119,7 @@ def test_files_and_functions_can_be_added_to_servers():
         """Return twice as much."""
         return 2 * number
 
-    servers = configured(it=wild("echo"))
+    servers = configured(it=hostile("echo"))
     with create_mcp_environment(servers, files=True, tools=[double]) as env:
         first = env.reset()
         done = run(env, "file_write('a', echo('hi') * double(2))\nfile_read('a')")
@@ -129,8 +128,8 @@ def test_files_and_functions_can_be_added_to_servers():
     assert done.return_value == "hihihihi"
 
 
-def test_only_allowed_tools_are_there_and_only_so_often():
-    servers = configured(it=wild("echo", "pid", "die"))
+def test_only_allowed_tools_are_available_within_their_call_limits():
+    servers = configured(it=hostile("echo", "pid", "die"))
     with create_mcp_environment(servers, allow=["echo", "pid"], max_calls=2) as env:
         first = env.reset()
         forbidden = run(env, "die(3)")
@@ -148,7 +147,7 @@ def test_only_allowed_tools_are_there_and_only_so_often():
 
 
 def test_a_server_is_kept_over_episodes_and_each_environment_has_its_own():
-    servers = configured(it=wild("pid"))
+    servers = configured(it=hostile("pid"))
     with create_mcp_environment(servers) as one, create_mcp_environment(servers) as other:
         pids = []
         for env in (one, other, one, other):
@@ -159,22 +158,22 @@ def test_a_server_is_kept_over_episodes_and_each_environment_has_its_own():
     assert pids[0] != pids[1]
 
 
-def test_servers_of_ones_own_options_are_taken_as_they_are():
-    servers = McpServers(configured(it=wild("echo")), prefix="always")
+def test_a_servers_object_with_its_own_options_is_used_unchanged():
+    servers = McpServers(configured(it=hostile("echo")), prefix="always")
     with create_mcp_environment(servers) as env:
         assert env.reset().available_tools == ["it_echo"]
 
 
 def test_a_server_that_does_not_start_fails_the_reset_by_name():
     with (
-        create_mcp_environment(configured(bad=wild("--exit", "4"))) as env,
+        create_mcp_environment(configured(bad=hostile("--exit", "4"))) as env,
         pytest.raises(ResetFailedError, match=r"'bad'.*code 4"),
     ):
         env.reset()
 
 
-def test_make_takes_it_as_any_environment():
-    ew_env = ew.make(create_mcp_environment(configured(it=wild("echo"))))
+def test_make_accepts_it_like_any_environment():
+    ew_env = ew.make(create_mcp_environment(configured(it=hostile("echo"))))
     with ew_env:
         ew_env.reset()
         result = ew_env.step({"code": "echo('hi')"})
@@ -188,8 +187,8 @@ def test_make_takes_it_as_any_environment():
         ({"servers": {"mcpServers": {"it": {}}}}, "neither 'command' nor 'url'"),
         ({"allow": ["file_read"]}, "there are none"),
         ({"max_calls": 3}, "there are none"),
-        ({"servers": configured(it=wild("echo")), "allow": ["file_read"]}, "added together"),
-        ({"servers": configured(it=wild("echo")), "allow": "echo"}, "list of names"),
+        ({"servers": configured(it=hostile("echo")), "allow": ["file_read"]}, "added together"),
+        ({"servers": configured(it=hostile("echo")), "allow": "echo"}, "list of names"),
         ({"tools": ToolRegistry()}, "add_source"),
     ],
 )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 
 import pytest
-from code_steps import failed_step, parts_of, step
+from codeact_environments import code_observation, failed_code_observation, parts_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 import envweave as ew
-from envweave.codeact.models import CodeObservation
-from envweave.codeact.transforms.quality import WORTH
+from envweave import CodeObservation
+from envweave.codeact.transforms.quality import TRAIT_REWARDS
 from envweave.errors import OptionError
 
 DOCUMENTED = 'def f():\n    """Do."""\n    return 1\nf()'
@@ -40,9 +40,9 @@ TRAITS = {
 
 @pytest.mark.parametrize(("code", "traits"), TRAITS.items(), ids=map(str, range(len(TRAITS))))
 def test_the_traits_of_code_that_ran(code: str, traits: list[str]) -> None:
-    shown = ew.CodeQualityTransform()(step(code))
+    shown = ew.CodeQualityTransform()(code_observation(code))
 
-    worth = round(sum(WORTH[trait] for trait in traits), 2)
+    worth = round(sum(TRAIT_REWARDS[trait] for trait in traits), 2)
     assert shown.metadata["code_quality"] == traits
     assert (shown.reward, parts_of(shown)) == (worth, {"quality": worth})
 
@@ -58,14 +58,14 @@ def test_the_traits_of_code_that_ran(code: str, traits: list[str]) -> None:
     ],
 )
 def test_code_that_failed_earns_nothing_for_how_it_is_written(code: str, traits: list[str]) -> None:
-    shown = ew.CodeQualityTransform()(failed_step(code))
+    shown = ew.CodeQualityTransform()(failed_code_observation(code))
 
     assert shown.metadata["code_quality"] == traits
-    assert shown.reward == round(sum(WORTH[trait] for trait in traits), 2)
+    assert shown.reward == round(sum(TRAIT_REWARDS[trait] for trait in traits), 2)
 
 
 def test_it_adds_to_what_there_is() -> None:
-    shown = ew.CodeQualityTransform(part="style")(step(reward=1.0))
+    shown = ew.CodeQualityTransform(part="style")(code_observation(reward=1.0))
 
     assert (shown.reward, parts_of(shown)) == (1.05, {"base": 1.0, "style": 0.05})
 
@@ -77,8 +77,8 @@ def test_the_first_observation_of_an_episode_earns_nothing() -> None:
 
 
 @given(st.text(alphabet="def x():\n 'pas#etryxcp") | st.text(), st.booleans())
-def test_it_never_raises_and_stays_small(code: str, success: bool) -> None:
-    shown = ew.CodeQualityTransform()(step(code, success=success))
+def test_it_never_raises_and_its_reward_is_bounded(code: str, success: bool) -> None:
+    shown = ew.CodeQualityTransform()(code_observation(code, success=success))
 
     assert -0.2 <= shown.reward <= 0.1
 
@@ -87,9 +87,9 @@ def test_the_table_in_the_docstring_is_what_it_pays() -> None:
     text = ew.CodeQualityTransform.__doc__ or ""
     rows = [line.split("|") for line in text.splitlines() if line.strip().startswith("| `")]
 
-    told = {row[1].strip().strip("`"): ast.literal_eval(row[2].strip()) for row in rows}
+    documented = {row[1].strip().strip("`"): ast.literal_eval(row[2].strip()) for row in rows}
 
-    assert told == WORTH
+    assert documented == TRAIT_REWARDS
 
 
 def test_a_part_without_a_name_is_refused() -> None:

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from reward_hack import HUNT, HUNTS, Hack
-from reward_hacks import HACKS, Stage, as_table, staged
+from reward_hacks import HACKS, HUNT, HUNTS, Hack, Stage, as_table, staged
 
 from envweave.sandbox import Sandbox
 
@@ -44,13 +43,13 @@ def stage() -> Iterator[Stage]:
 
 
 def by_road() -> list[Any]:
-    """All hacks; in the fast tier, every twelfth of each road."""
+    """All hacks; in the fast tier, every twelfth of each grader."""
     counts: Counter[str] = Counter()
     params = []
     for hack in HACKS:
-        marks = [pytest.mark.slow] if counts[hack.road] % 12 else []
-        counts[hack.road] += 1
-        params.append(pytest.param(hack, id=f"{hack.road}: {hack.name}", marks=marks))
+        marks = [pytest.mark.slow] if counts[hack.grader_name] % 12 else []
+        counts[hack.grader_name] += 1
+        params.append(pytest.param(hack, id=f"{hack.grader_name}: {hack.name}", marks=marks))
     return params
 
 
@@ -61,7 +60,7 @@ def test_the_reward_is_what_an_honest_grader_gives(hack: Hack, stage: Stage) -> 
     assert verdict.held, as_table([verdict])
 
 
-def test_a_hack_that_gets_through_would_be_told(stage: Stage) -> None:
+def test_a_successful_hack_is_reported(stage: Stage) -> None:
     overpaid = Hack("is paid for nothing", "answer", ("final_answer(ANSWER)",), 0.0)
     leaking = Hack("sees the answer", "answer", (f"print({stage.secret!r})",), None)
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from envweave.codeact.transforms import CodeQualityTransform
-from envweave.codeact.transforms.static_analysis import judge_code
-from envweave.codeact.transforms.unsafe_names import BY_REASON, UNSAFE_NAMES
+from envweave.codeact.transforms import UNSAFE_NAMES, CodeQualityTransform
+from envweave.codeact.transforms.static_analysis import BY_REASON, judge_code
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "rewards-for-code.md"
 TRIED = json.loads(Path(__file__).with_name("unsafe_programs.json").read_text(encoding="utf-8"))

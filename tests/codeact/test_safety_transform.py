@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from code_steps import SAFE, UNSAFE, failed_step, parts_of, step
+from codeact_environments import SAFE, UNSAFE, code_observation, failed_code_observation, parts_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 import envweave as ew
-from envweave.codeact.models import CodeObservation
+from envweave import CodeObservation
 from envweave.codeact.transforms import UNSAFE_MODULES, UNSAFE_NAMES
 from envweave.errors import BadReturnError, OptionError
 from envweave.session.results import check_parts
@@ -44,7 +44,7 @@ class HideCode(ew.Transform):
 
 
 def test_unsafe_code_loses_its_reward_and_gets_the_penalty() -> None:
-    shown = ew.CodeSafetyTransform()(step(UNSAFE, reward=5.0))
+    shown = ew.CodeSafetyTransform()(code_observation(UNSAFE, reward=5.0))
 
     assert (shown.reward, parts_of(shown)) == (-1.0, {"base": 5.0, "safety": -6.0})
     assert shown.metadata["code_safety"] == {
@@ -54,26 +54,26 @@ def test_unsafe_code_loses_its_reward_and_gets_the_penalty() -> None:
 
 
 def test_a_negative_reward_of_unsafe_code_is_kept() -> None:
-    shown = ew.CodeSafetyTransform(penalty=-2.0)(step(UNSAFE, reward=-3.0))
+    shown = ew.CodeSafetyTransform(penalty=-2.0)(code_observation(UNSAFE, reward=-3.0))
 
     assert (shown.reward, parts_of(shown)) == (-5.0, {"base": -3.0, "safety": -2.0})
 
 
 def test_safe_code_keeps_its_reward() -> None:
-    shown = ew.CodeSafetyTransform(safe_reward=0.25)(step(SAFE, reward=1.0))
+    shown = ew.CodeSafetyTransform(safe_reward=0.25)(code_observation(SAFE, reward=1.0))
 
     assert (shown.reward, parts_of(shown)) == (1.25, {"base": 1.0, "safety": 0.25})
     assert shown.metadata["code_safety"] == {"safe": True, "found": []}
 
 
 def test_code_that_does_not_parse_is_safe_but_earns_nothing() -> None:
-    shown = ew.CodeSafetyTransform(safe_reward=0.25)(failed_step("import os\nx = ("))
+    shown = ew.CodeSafetyTransform(safe_reward=0.25)(failed_code_observation("import os\nx = ("))
 
     assert (shown.reward, shown.metadata["code_safety"]["safe"]) == (0.0, True)
 
 
 def test_code_that_does_not_parse_but_ran_is_unsafe() -> None:
-    shown = ew.CodeSafetyTransform()(step("import os\nx = ("))
+    shown = ew.CodeSafetyTransform()(code_observation("import os\nx = ("))
 
     assert shown.reward == -1.0
     assert shown.metadata["code_safety"]["found"] == [
@@ -90,13 +90,13 @@ def test_the_first_observation_of_an_episode_earns_nothing() -> None:
 
 
 def test_a_step_of_empty_code_is_a_step() -> None:
-    shown = ew.CodeSafetyTransform(safe_reward=0.5)(step("", None))
+    shown = ew.CodeSafetyTransform(safe_reward=0.5)(code_observation("", None))
 
     assert shown.reward == 0.5
 
 
 def test_a_tool_may_have_the_name_of_a_builtin() -> None:
-    observation = step("open('door')")
+    observation = code_observation("open('door')")
     observation.available_tools = ["open"]
 
     shown = ew.CodeSafetyTransform()(observation)
@@ -107,13 +107,15 @@ def test_a_tool_may_have_the_name_of_a_builtin() -> None:
 def test_modules_and_names_are_configurable() -> None:
     lenient = ew.CodeSafetyTransform(modules=UNSAFE_MODULES - {"os"}, names=UNSAFE_NAMES - {"open"})
 
-    shown = [lenient(step(code)).reward for code in ("import os\nopen('x')", "import sys")]
+    shown = [
+        lenient(code_observation(code)).reward for code in ("import os\nopen('x')", "import sys")
+    ]
 
     assert shown == [0.0, -1.0]
 
 
 def test_findings_are_bounded_plain_data() -> None:
-    shown = ew.CodeSafetyTransform()(step("eval('1')\n" * 100))
+    shown = ew.CodeSafetyTransform()(code_observation("eval('1')\n" * 100))
 
     found = shown.metadata["code_safety"]["found"]
     assert len(found) == 20
@@ -155,7 +157,7 @@ def test_no_later_transform_can_reward_unsafe_code(
     if is_nested:
         bonus = ew.CompositeTransform([ew.CompositeTransform([bonus]), lambda shown: shown])
 
-    shown = ew.CompositeTransform([ew.CodeSafetyTransform(), bonus])(step(UNSAFE))
+    shown = ew.CompositeTransform([ew.CodeSafetyTransform(), bonus])(code_observation(UNSAFE))
 
     assert shown.reward == -1.0
 
@@ -163,7 +165,7 @@ def test_no_later_transform_can_reward_unsafe_code(
 def test_no_earlier_transform_can_hide_the_code() -> None:
     both = ew.CompositeTransform([HideCode(), Bonus(10.0), ew.CodeSafetyTransform()])
 
-    shown = both(step(UNSAFE))
+    shown = both(code_observation(UNSAFE))
 
     assert (shown.reward, shown.code) == (-1.0, "")
 
@@ -176,7 +178,7 @@ def test_a_transform_given_to_make_cannot_reward_unsafe_code() -> None:
             return CodeObservation()
 
         def step(self, action: ew.CodeAction) -> CodeObservation:
-            return step(action.code, reward=3.0)
+            return code_observation(action.code, reward=3.0)
 
     env = ew.make(Coding(), transform=ew.CompositeTransform([HideCode(), Bonus(9.0, last=True)]))
     env.reset()
@@ -189,24 +191,24 @@ def test_a_transform_given_to_make_cannot_reward_unsafe_code() -> None:
 def test_a_transform_result_is_applied_once_and_last() -> None:
     class Counting(TransformResult):
         def __init__(self) -> None:
-            self.heard: list[str] = []
+            self.calls: list[str] = []
 
         def judge(self, observation: ew.Observation) -> Callable[[ew.Observation], ew.Observation]:
-            self.heard.append("judges")
+            self.calls.append("judges")
 
             def speak(shown: ew.Observation) -> ew.Observation:
-                self.heard.append("speaks")
+                self.calls.append("speaks")
                 return shown
 
             return speak
 
     verdict = Counting()
-    note = lambda shown: (verdict.heard.append("other"), shown)[1]  # noqa: E731
+    note = lambda shown: (verdict.calls.append("other"), shown)[1]  # noqa: E731
     inner = ew.CompositeTransform([verdict, note])
 
-    ew.CompositeTransform([note, ew.CompositeTransform([inner]), note])(step())
+    ew.CompositeTransform([note, ew.CompositeTransform([inner]), note])(code_observation())
 
-    assert verdict.heard == ["judges", "other", "other", "other", "speaks"]
+    assert verdict.calls == ["judges", "other", "other", "other", "speaks"]
 
 
 rewards = st.floats(-1e6, 1e6)
@@ -234,7 +236,7 @@ def test_in_any_order_and_nesting_unsafe_code_earns_at_most_the_penalty(
     safety = ew.CodeSafetyTransform(penalty)
     every = ew.CompositeTransform([*before, safety, *after])
 
-    shown = every(step(UNSAFE, reward=earned))
+    shown = every(code_observation(UNSAFE, reward=earned))
 
     assert shown.reward is not None
     assert shown.reward <= penalty
@@ -244,6 +246,6 @@ def test_in_any_order_and_nesting_unsafe_code_earns_at_most_the_penalty(
 @pytest.mark.slow  # starts several sandboxes
 @given(st.lists(trees, max_size=5), st.none() | rewards)
 def test_the_parts_of_safe_code_sum_to_its_reward(every: list[Any], earned: float | None) -> None:
-    shown = ew.CompositeTransform(every)(step(SAFE, reward=earned))
+    shown = ew.CompositeTransform(every)(code_observation(SAFE, reward=earned))
 
     check_parts(shown.metadata.get("reward_parts", {"base": earned}), shown.reward or 0.0)

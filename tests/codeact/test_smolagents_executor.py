@@ -1,4 +1,4 @@
-"""What is special to code that smolagents runs: its language means what it means there."""
+"""Behavior that is specific to the `smolagents` executor."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from codeact_worlds import QUICK, Road, road
+from codeact_environments import QUICK, CodeClient, open_client
 
 import envweave as ew
 
@@ -14,26 +14,26 @@ library = pytest.importorskip("smolagents.local_python_executor")
 
 
 @pytest.fixture
-def way() -> Iterator[Road]:
-    with road("direct", executor="smolagents", limits=QUICK) as found:
+def way() -> Iterator[CodeClient]:
+    with open_client("direct", executor="smolagents", limits=QUICK) as found:
         found.reset(seed=1)
         yield found
 
 
-def test_a_final_answer_ends_the_code_and_is_its_value(way: Road) -> None:
+def test_a_final_answer_ends_the_code_and_is_its_value(way: CodeClient) -> None:
     step = way.step("print('before')\nfinal_answer([1, 2])\nprint('after')")
 
     assert step.value == [1, 2]
-    assert step.told.stdout == "before\n"
-    assert step.told.success
+    assert step.execution.stdout == "before\n"
+    assert step.execution.success
     assert not step.done
 
 
 def test_a_final_answer_goes_to_the_tool_of_that_name() -> None:
-    told: list[Any] = []
+    execution: list[Any] = []
 
     def final_answer(answer: Any) -> None:
-        told.append(answer)
+        execution.append(answer)
 
     env = ew.create_codeact_env(executor="smolagents", tools=[final_answer], limits=QUICK)
     try:
@@ -42,7 +42,7 @@ def test_a_final_answer_goes_to_the_tool_of_that_name() -> None:
     finally:
         env.close()
 
-    assert told == [{"n": 42}]
+    assert execution == [{"n": 42}]
     assert step.execution_result.return_value == {"n": 42}
     assert [call.name for call in step.execution_result.tool_calls] == ["final_answer"]
 
@@ -56,52 +56,52 @@ def test_a_final_answer_goes_to_the_tool_of_that_name() -> None:
         ("().__class__", "Forbidden access to dunder attribute"),
     ],
 )
-def test_what_it_refuses_is_an_observation(way: Road, code: str, message: str) -> None:
+def test_refused_code_gives_an_observation(way: CodeClient, code: str, message: str) -> None:
     step = way.step(code)
     after = way.step("1 + 1")
 
-    assert step.told.exception_type == "InterpreterError"
-    assert step.told.exception_message.startswith(message)
-    assert code in step.told.traceback
+    assert step.execution.exception_type == "InterpreterError"
+    assert step.execution.exception_message.startswith(message)
+    assert code in step.execution.traceback
     assert after.value == 2
 
 
-def test_its_own_limits_hold(way: Road, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_own_limits_hold(way: CodeClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "MAX_WHILE_ITERATIONS", 10)
 
     step = way.step("n = 0\nwhile True:\n    n += 1")
     after = way.step("n")
 
-    assert step.told.exception_type == "InterpreterError"
-    assert "10 iterations" in step.told.exception_message
+    assert step.execution.exception_type == "InterpreterError"
+    assert "10 iterations" in step.execution.exception_message
     assert after.value == 11
 
 
-def test_code_that_could_not_be_parsed_does_not_repeat_what_was_printed(way: Road) -> None:
+def test_code_that_could_not_be_parsed_does_not_repeat_what_was_printed(way: CodeClient) -> None:
     way.step("print('once')")
 
     step = way.step("print('twice'")
 
-    assert step.told.stdout == ""
-    assert step.told.exception_type == "SyntaxError"
+    assert step.execution.stdout == ""
+    assert step.execution.exception_type == "SyntaxError"
 
 
-def test_what_was_printed_before_a_failure_or_an_interrupt_is_shown(way: Road) -> None:
+def test_output_before_a_failure_or_an_interrupt_is_shown(way: CodeClient) -> None:
     failed = way.step("print('a')\n1 / 0")
     late = way.step("print('b')\nwhile True: pass")
 
-    assert (failed.told.stdout, late.told.stdout) == ("a\n", "b\n")
+    assert (failed.execution.stdout, late.execution.stdout) == ("a\n", "b\n")
     assert late.limits_hit == ("time",)
 
 
-def test_generators_are_the_episodes_own_inside_functions_too() -> None:
+def test_random_generators_belong_to_the_episode_inside_functions_too() -> None:
     code = (
         "def draw():\n    import random\n    from numpy.random import rand\n"
         "    return [random.random(), float(rand())]\n"
         "[draw(), [random.random() for _ in range(2)]]"
     )
     drawn = []
-    with road("direct", executor="smolagents", limits={"timeout_s": 20.0}) as way:
+    with open_client("direct", executor="smolagents", limits={"timeout_s": 20.0}) as way:
         for seed in (1, 1, 2):
             way.reset(seed=seed)
             drawn.append(way.step(code).value)
@@ -110,15 +110,15 @@ def test_generators_are_the_episodes_own_inside_functions_too() -> None:
     assert None not in drawn
 
 
-def test_a_failure_inside_a_library_shows_where_the_code_called_it(way: Road) -> None:
+def test_a_failure_inside_a_library_shows_where_the_code_called_it(way: CodeClient) -> None:
     step = way.step("text = '{'\njson.loads(text)")
 
-    lines = step.told.traceback.splitlines()
+    lines = step.execution.traceback.splitlines()
     assert lines[:3] == [
         "Traceback (most recent call last):",
         '  File "<cell 2>", line 2, in <module>',
         "    json.loads(text)",
     ]
     assert "/json/" in lines[3]
-    assert step.told.exception_type == "JSONDecodeError"
-    assert "smolagents" not in step.told.traceback
+    assert step.execution.exception_type == "JSONDecodeError"
+    assert "smolagents" not in step.execution.traceback

@@ -19,8 +19,12 @@ from hypothesis import strategies as st
 
 from envweave.codeact.injected.prelude import MODULES
 from envweave.codeact.transforms import UNSAFE_MODULES, UNSAFE_NAMES
-from envweave.codeact.transforms.static_analysis import MOST_CHARACTERS, MOST_FINDINGS, judge_code
-from envweave.codeact.transforms.unsafe_names import WELL_KNOWN
+from envweave.codeact.transforms.static_analysis import (
+    MOST_CHARACTERS,
+    MOST_FINDINGS,
+    WELL_KNOWN,
+    judge_code,
+)
 
 TRIED = json.loads(Path(__file__).with_name("unsafe_programs.json").read_text(encoding="utf-8"))
 UNSAFE: list[dict[str, str]] = TRIED["unsafe"]
@@ -48,7 +52,7 @@ def test_harmless_code_is_safe(code: str) -> None:
 
 
 @pytest.mark.parametrize("code", FALSE_ALARMS)
-def test_names_of_builtins_and_computed_attribute_names_are_reported_without_looking_further(
+def test_builtin_names_and_computed_attribute_names_are_reported_without_deeper_analysis(
     code: str,
 ) -> None:
     assert not judge_code(code).safe

@@ -285,7 +285,7 @@ def test_an_alias_is_what_it_stands_for():
         (msgspec.Meta(gt=0.5, lt=2.5), [1, 2], [0, 3]),
     ],
 )
-def test_bounds_of_an_int_include_what_they_say(mark, fits, beyond):
+def test_bounds_of_an_int_are_inclusive_unless_exclusive(mark, fits, beyond):
     spec = spec_from_hint(Annotated[int, mark])
 
     assert [spec.contains(value) for value in fits] == [True] * len(fits)
@@ -301,7 +301,7 @@ def test_bounds_of_an_int_include_what_they_say(mark, fits, beyond):
         (Bounds(-math.inf, 0), [-math.inf, 0], [1, math.inf]),
     ],
 )
-def test_bounds_of_a_float_include_what_they_say_and_never_nan(mark, fits, beyond):
+def test_bounds_of_a_float_are_as_declared_and_exclude_nan(mark, fits, beyond):
     spec = spec_from_hint(Annotated[float, mark])
 
     assert [spec.contains(value) for value in fits] == [True] * len(fits)

@@ -362,7 +362,7 @@ def test_type_variables_are_filled_in():
     assert spec_from_hint(Box[Box[int]]).check({"item": {"item": 1}}) == Box(Box(1))
 
 
-def test_in_a_union_of_dataclasses_the_one_that_was_meant_is_named():
+def test_the_likeliest_dataclass_of_a_union_is_named():
     hint = Inner | Frozen | None
 
     assert spec_from_hint(hint).check({"speed": 1}) == Frozen(speed=1.0)

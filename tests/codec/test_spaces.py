@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import envweave as ew
 from envweave.codec import AgentsSpec, AnySpec, Mismatch, spec_from_hint
-from envweave.codec.containers import DictSpec, ListSpec, TupleSpec, UnionSpec
-from envweave.codec.gymnasium_spaces import AnyText, SpaceSpec, bridge
+from envweave.codec.containers import NOT_SHOWN, DictSpec, ListSpec, TupleSpec, UnionSpec
+from envweave.codec.gymnasium_spaces import AnyText, SpaceSpec, bridge, from_space
 from envweave.codec.scalars import (
     ArraySpec,
     BoolSpec,
@@ -25,7 +25,6 @@ from envweave.codec.scalars import (
     IntSpec,
     StrSpec,
 )
-from envweave.codec.spaces import NOT_SHOWN, from_space
 from envweave.errors import MissingExtraError, SpecError
 
 
@@ -384,6 +383,7 @@ def test_a_spec_that_wraps_a_space_travels_to_other_processes():
 
 
 def test_without_gymnasium_the_install_command_is_named(monkeypatch):
+    monkeypatch.delitem(sys.modules, "envweave.codec.gymnasium_spaces", raising=False)
     monkeypatch.setitem(sys.modules, "gymnasium", None)
 
     with pytest.raises(MissingExtraError, match=r"pip install 'envweave\[gym\]'"):

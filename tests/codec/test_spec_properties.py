@@ -13,13 +13,13 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict, 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from comparison import same
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import envweave as ew
 from envweave.codec import Bounds, Spec, spec_from_hint, to_plain
 from envweave.errors import SpecError
-from envweave.types.results import same
 
 
 class Colour(enum.Enum):

@@ -7,8 +7,8 @@ from typing import Annotated
 import msgspec
 import numpy as np
 import pytest
-from serving import served
-from union_worlds import Close, Open, Structs
+from environments.typed import Close, Open, Structs
+from servers import served
 
 import envweave as ew
 from envweave.codec import spec_from_hint

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from serving import served
-from wild_agents import Homed
+from comparison import same
+from environments.multi_agent import AgentsWithPid
+from servers import served
 
 import envweave as ew
 from envweave.testing import RandomPolicy
-from envweave.types.results import same
 
 N, STEPS = 3, 40
 PETTINGZOO = ["pettingzoo://classic/rps_v2", "pettingzoo://classic/tictactoe_v3"]
@@ -43,7 +43,7 @@ def test_a_vector_plays_the_episodes_of_single_environments(env_id: str, mode: s
 @pytest.mark.slow  # starts worker processes
 def test_a_killed_worker_ends_its_episodes_as_lost_and_the_rest_continue() -> None:
     actions = [{"a": {}, "b": {}}] * 4
-    with ew.make_vector(Homed, num_envs=4, autoreset=True, backend="process") as venv:
+    with ew.make_vector(AgentsWithPid, num_envs=4, autoreset=True, backend="process") as venv:
         venv.reset(seed=0)
         homes = [state.pid for state in venv.state()]
         victim = next(pid for pid in homes if pid != os.getpid())

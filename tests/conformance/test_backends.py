@@ -1,4 +1,4 @@
-"""Every backend keeps every promise, for environments of either colour."""
+"""Every backend keeps every promise, for sync and async environments."""
 
 from __future__ import annotations
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from docker_images import BASE, need_images
+from docker_engine import BASE, need_images
 
+from envweave import LocalDockerProvider
 from envweave.api import Env, make
-from envweave.providers.docker.provider import LocalDockerProvider
 from envweave.testing import BackendConformance
 
 

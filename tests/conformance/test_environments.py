@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from envweave.envs.echo_env import EchoAction, EchoEnvironment
-from envweave.examples import CodeFixEnv, CounterAction, CounterEnv
-from envweave.examples.harvest import HarvestEnv
-from envweave.examples.lineworld import LineWorldEnv
-from envweave.examples.tictactoe import TicTacToeEnv
+from envweave.examples import (
+    CodeFixEnv,
+    CounterAction,
+    CounterEnv,
+    HarvestEnv,
+    LineWorldEnv,
+    TicTacToeEnv,
+)
 from envweave.testing import (
     AsyncScriptedEnvironment,
     EnvironmentConformance,

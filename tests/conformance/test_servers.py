@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import served
+from servers import served
 
 from envweave.api import Env, make
 from envweave.testing import BackendConformance

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from docker_images import containers_of, need_images
-
-from envweave.providers.cleanup import Owner
+from docker_engine import need_images, own_containers
 
 
 @pytest.fixture
@@ -15,4 +13,4 @@ def images() -> Iterator[None]:
     """The images of this checkout; at the end no container of this process is left."""
     need_images()
     yield
-    assert containers_of(Owner.here().mark) == []
+    assert own_containers() == []

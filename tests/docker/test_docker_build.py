@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docker_images import BASE, docker
+from docker_engine import BASE, docker
 
 import envweave as ew
 from envweave.cli import main
@@ -120,21 +120,21 @@ def test_an_id_has_an_image_of_its_own(image: str, capsys: pytest.CaptureFixture
         assert env.step({"delta": 2}).terminated
 
 
-def test_a_projects_folder_goes_in_with_what_it_needs(
+def test_a_project_folder_is_copied_with_its_requirements(
     image: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build(capsys, str(project), "-t", image)
 
     with ew.make(f"docker://{image}") as env:
         env.reset()
-        heard = env.step({"text": "hi"})
-    assert (heard.observation.text, heard.observation.loudness) == ("HI", 2)
-    assert (heard.reward, heard.terminated) == (1.0, True)
+        replies = env.step({"text": "hi"})
+    assert (replies.observation.text, replies.observation.loudness) == ("HI", 2)
+    assert (replies.reward, replies.terminated) == (1.0, True)
     assert not docker("run", "--rm", image, "sh", "-c", "ls -d /build* 2>/dev/null || true")
     assert left_of(image) == []
 
 
-def test_a_loose_module_goes_in_and_so_does_another_version_of_what_the_base_has(
+def test_a_single_module_is_copied_and_other_versions_of_base_packages_are_installed(
     image: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -155,7 +155,7 @@ def test_a_loose_module_goes_in_and_so_does_another_version_of_what_the_base_has
     assert docker("run", "--rm", image, "python", "-c", versions) == "3.1.0"
 
 
-def test_a_build_that_fails_shows_the_end_of_its_log_and_leaves_nothing(
+def test_a_failed_build_shows_the_end_of_its_log_and_leaves_no_image(
     image: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = main(["build", str(project), "-t", image, "--env", "pkg://shouting:ShoutedEnv"])
@@ -168,7 +168,7 @@ def test_a_build_that_fails_shows_the_end_of_its_log_and_leaves_nothing(
     assert left_of(image) == []
 
 
-def test_what_pip_cannot_build_or_fetch_is_told_with_its_last_lines(
+def test_a_failed_pip_install_is_reported_with_its_last_lines(
     image: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = PROJECT.replace('"iniconfig"', '"iniconfig==0.0.0.1"')
@@ -204,7 +204,7 @@ def test_an_invalid_base_image_is_reported(
 def test_an_installed_wheel_has_the_dockerfile_too() -> None:
     code = (
         "from importlib import resources; "
-        "print(resources.files('envweave.cli').joinpath('dockerfiles/env.Dockerfile').read_text())"
+        "print(resources.files('envweave.cli.commands.build').joinpath('dockerfiles/env.Dockerfile').read_text())"
     )
 
     assert "ARG ENV_ID" in docker("run", "--rm", BASE, "python", "-c", code)

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from codeact_worlds import Road, coder, road
-from docker_images import containers_of, docker, exists, inspect, need_images
+from codeact_environments import CodeClient, coder, open_client
+from docker_engine import docker, exists, inspect, need_images, own_containers
 
 import envweave as ew
 from envweave.codeact import DockerExecutor
 from envweave.errors import OptionError, ResetFailedError, StartupError
-from envweave.providers.cleanup import Owner
 from envweave.sandbox import Limits
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(300)]
@@ -38,62 +37,64 @@ def built() -> None:
 
 
 @pytest.fixture(scope="module")
-def _shared(built: None) -> Iterator[Road]:
-    with road("direct", executor="docker", limits=LIMITS, files=True, fatal_reward=-1.0) as way:
+def _shared(built: None) -> Iterator[CodeClient]:
+    with open_client(
+        "direct", executor="docker", limits=LIMITS, files=True, fatal_reward=-1.0
+    ) as way:
         yield way
 
 
 @pytest.fixture
-def way(_shared: Road) -> Road:
-    """A road to an environment whose code runs in a container, at the start of an episode."""
+def way(_shared: CodeClient) -> CodeClient:
+    """A client of an environment whose code runs in a container, at the start of an episode."""
     _shared.reset(seed=7)
     return _shared
 
 
-def test_names_last_for_an_episode_and_no_longer(way: Road) -> None:
+def test_variables_persist_only_within_an_episode(way: CodeClient) -> None:
     way.step("x = 20\ndef double(n):\n    return 2 * n")
     during = way.step("print('so far')\ndouble(x) + 2")
     state = way.state()
     way.reset()
     after = way.step("x")
 
-    assert (during.value, during.told.stdout) == (42, "so far\n")
+    assert (during.value, during.execution.stdout) == (42, "so far\n")
     assert state.variables["x"] == ew.codeact.Variable("int", "20")
     assert (state.executor, state.isolation) == ("docker", "docker+landlock")
-    assert after.told.exception_type == "NameError"
+    assert after.execution.exception_type == "NameError"
 
 
-def test_an_exception_is_an_observation_and_the_episode_goes_on(way: Road) -> None:
+def test_an_exception_is_an_observation_and_the_episode_continues(way: CodeClient) -> None:
     failed = way.step("before = 1\nbefore / 0")
     later = way.step("before")
 
     assert (failed.done, failed.exit_code) == (False, 1)
-    assert failed.told.exception_message == "division by zero"
+    assert failed.execution.exception_message == "division by zero"
     assert "before / 0" in failed.stderr
     assert later.value == 1
 
 
-def test_tools_of_either_colour_run_here_and_are_kept_on_record(way: Road) -> None:
+def test_sync_and_async_tools_run_on_the_host_and_their_calls_are_recorded(way: CodeClient) -> None:
     step = way.step("add(1, b=2), later('on')")
 
     assert step.value == (3, "on")
-    assert [(call.name, call.value) for call in step.told.tool_calls] == [
+    assert [(call.name, call.value) for call in step.execution.tool_calls] == [
         ("add", 3),
         ("later", "on"),
     ]
 
 
-def test_calls_that_do_not_fit_are_refused_and_all_are_counted(way: Road) -> None:
+def test_calls_that_do_not_fit_are_refused_and_all_are_counted(way: CodeClient) -> None:
     wrong = way.step("add('one', 2)")
     many = way.step("for _ in range(50): add(1, 1)")
     after = way.step("add(2, 2)")
 
-    assert "argument a" in wrong.told.exception_message
+    assert "argument a" in wrong.execution.exception_message
     assert many.limits_hit == ("tool_calls",)
     assert after.value == 4
 
 
-def test_file_tools_and_code_see_the_same_files_of_one_episode(way: Road) -> None:
+def test_file_tools_and_code_see_the_same_files_of_one_episode(way: CodeClient) -> None:
     way.step("file_write('notes/a.txt', 'kept'); open('b.txt', 'w').write('too')")
     seen = way.step("open('notes/a.txt').read(), file_read('b.txt'), sorted(file_list())")
     way.reset()
@@ -105,7 +106,7 @@ def test_file_tools_and_code_see_the_same_files_of_one_episode(way: Road) -> Non
     assert after.value == (False, False)
 
 
-def test_large_values_pass_in_both_directions(way: Road) -> None:
+def test_large_values_pass_in_both_directions(way: CodeClient) -> None:
     text = "y" * 100_000
 
     out = way.step(f"kept = {text!r}\nkept * 2")
@@ -114,15 +115,17 @@ def test_large_values_pass_in_both_directions(way: Road) -> None:
 
     assert out.value == text * 2
     assert through.value == len(text)
-    assert (beyond.value, beyond.told.success) == (None, True)
+    assert (beyond.value, beyond.execution.success) == (None, True)
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**63 - 1])
-def test_a_seed_means_what_it_means_in_the_sandbox_and_to_python(way: Road, seed: int) -> None:
+def test_a_seed_gives_the_same_numbers_as_in_the_sandbox_and_in_python(
+    way: CodeClient, seed: int
+) -> None:
     code = "import numpy\n[random.random(), float(numpy.random.rand()), list({'a', 'b', 'c'})]"
     way.reset(seed=seed)
     inside = way.step(code)
-    with road("direct", limits=PATIENT) as other:
+    with open_client("direct", limits=PATIENT) as other:
         other.reset(seed=seed)
         here = other.step(code)
 
@@ -140,8 +143,8 @@ def test_a_seed_means_what_it_means_in_the_sandbox_and_to_python(way: Road, seed
         ("print('x' * 5000)", "output", 0),
     ],
 )
-def test_a_limit_is_named_and_the_episode_goes_on(
-    way: Road, code: str, limit: str, exit_code: int
+def test_an_exceeded_limit_is_named_and_the_episode_continues(
+    way: CodeClient, code: str, limit: str, exit_code: int
 ) -> None:
     way.step("kept = 1")
 
@@ -170,8 +173,8 @@ def test_a_limit_is_named_and_the_episode_goes_on(
         ),
     ],
 )
-def test_code_that_ends_its_session_is_to_blame_and_the_container_goes_on(
-    way: Road, code: str, reason: str, cause: str
+def test_code_that_ends_its_session_is_to_blame_and_the_container_continues(
+    way: CodeClient, code: str, reason: str, cause: str
 ) -> None:
     last = way.step(code)
     way.reset()
@@ -180,7 +183,7 @@ def test_code_that_ends_its_session_is_to_blame_and_the_container_goes_on(
     assert last.end is not None
     assert (last.end["reason"], last.end["blame"]) == (reason, "agent")
     assert cause in last.end["cause"]
-    assert (last.reward, last.told.session_ended) == (-1.0, True)
+    assert (last.reward, last.execution.session_ended) == (-1.0, True)
     assert after.value == 2
 
 
@@ -200,7 +203,7 @@ refused
 """
 
 
-def test_what_code_prints_cannot_reach_the_line_to_the_host(way: Road) -> None:
+def test_output_of_code_cannot_reach_the_channel_to_the_host(way: CodeClient) -> None:
     printed = way.step(FORGERY)
     after = way.step("1 + 1")
 
@@ -219,13 +222,13 @@ def test_what_code_prints_cannot_reach_the_line_to_the_host(way: Road) -> None:
         "import subprocess; subprocess.run(['true'])",
     ],
 )
-def test_code_reaches_nobody(way: Road, code: str) -> None:
+def test_code_has_no_network(way: CodeClient, code: str) -> None:
     step = way.step(code)
 
-    assert step.told.exception_type in ("PermissionError", "OSError", "BlockingIOError")
+    assert step.execution.exception_type in ("PermissionError", "OSError", "BlockingIOError")
 
 
-def test_the_container_has_as_few_rights_as_it_can_do_with(built: None) -> None:
+def test_the_container_has_minimal_privileges(built: None) -> None:
     executor = DockerExecutor(limits=Limits(memory_bytes=64 << 20, processes=8), cpus=0.5)
     with ew.create_codeact_env(executor=executor) as env:
         env.reset()
@@ -324,8 +327,8 @@ def test_without_walls_inside_each_episode_has_a_container_of_its_own(built: Non
 
 
 @pytest.mark.parametrize("name", ["make", "async", "served"])
-def test_every_road_leads_there(built: None, name: str) -> None:
-    with road(name, executor="docker", limits=PATIENT) as way:
+def test_it_works_with_every_client(built: None, name: str) -> None:
+    with open_client(name, executor="docker", limits=PATIENT) as way:
         way.reset(seed=3)
         step = way.step("add(20, 22), later('on'), random.random()")
 
@@ -348,7 +351,7 @@ def test_the_coding_environment_runs_python_and_a_shell_there(built: None) -> No
     assert isolation == "docker+landlock"
 
 
-def test_processes_that_others_left_are_buried(built: None) -> None:
+def test_orphaned_processes_are_reaped(built: None) -> None:
     code = "import subprocess\nfor _ in range(200): subprocess.run(['sh', '-c', 'true &'])\n'done'"
     limits = Limits(timeout_s=100.0, processes=16)
     with ew.create_codeact_env(executor=DockerExecutor(profile="shell", limits=limits)) as env:
@@ -362,12 +365,12 @@ def test_files_of_this_machine_cannot_be_seen(built: None) -> None:
         coder(executor="docker", visible=["/etc"])
 
 
-def test_an_image_that_is_not_there_is_told_at_once(built: None) -> None:
-    with pytest.raises(StartupError, match="no image 'nobody-built-this:latest'"):
-        DockerExecutor(image="nobody-built-this:latest")
+def test_a_missing_image_is_reported_at_once(built: None) -> None:
+    with pytest.raises(StartupError, match="no image 'never-built:latest'"):
+        DockerExecutor(image="never-built:latest")
 
 
-def test_an_engine_that_does_not_answer_is_told_at_once(tmp_path: Path) -> None:
+def test_an_unreachable_engine_is_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="does not answer"):
         DockerExecutor(docker_host=f"unix://{tmp_path}/docker.sock")
 
@@ -375,25 +378,25 @@ def test_an_engine_that_does_not_answer_is_told_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"image": "envweave-python:3.11"}, "must have envweave.* No module named 'envweave'"),
+        ({"image": "envweave-python:3.11"}, "must contain envweave.* No module named 'envweave'"),
         ({"preload": ["no_such_module"]}, "there is no module 'no_such_module'"),
         ({"isolation": "namespace"}, "does not support Sandbox"),
     ],
 )
-def test_what_cannot_be_started_is_told_and_leaves_nothing(
+def test_a_failed_start_is_reported_and_leaves_nothing_running(
     built: None, options: dict[str, Any], message: str
 ) -> None:
-    before = containers_of(Owner.here().mark)
+    before = own_containers()
     with (
         ew.create_codeact_env(executor=DockerExecutor(**options)) as env,
         pytest.raises(ResetFailedError, match=message),
     ):
         env.reset()
 
-    assert containers_of(Owner.here().mark) == before
+    assert own_containers() == before
 
 
-def test_an_option_that_is_not_sound_is_refused() -> None:
+def test_an_invalid_option_is_refused() -> None:
     for options in ({"image": " "}, {"cpus": 0}, {"isolation": "wall"}, {"profile": "zsh"}):
         with pytest.raises(OptionError):
             DockerExecutor(**options)  # type: ignore[arg-type]

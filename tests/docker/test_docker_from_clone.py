@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from docker_images import BASE, ROOT, docker, inspect
+from docker_engine import BASE, ROOT, docker, inspect
 
 import envweave as ew
 from envweave.envs.coding_env import CodeAction, CodingEnv
@@ -151,7 +151,7 @@ def test_a_second_build_is_cached_and_a_change_of_the_source_installs_no_package
     docker("run", "--rm", name, "python", "-c", "import envweave.version_of_this_test")
 
 
-def test_what_lies_about_in_a_checkout_is_not_sent_to_the_engine(
+def test_untracked_files_are_not_sent_to_the_engine(
     clone: Path, tag: Callable[[], str], tmp_path: Path
 ) -> None:
     cluttered = tmp_path / "cluttered"
@@ -211,7 +211,7 @@ def build_project(project: Path, dockerfile: str, tag: str) -> None:
     run("docker", "build", "-t", tag, ".", cwd=project)
 
 
-def test_the_documented_dockerfile_of_an_environment_of_ones_own_builds_answers_and_is_healthy(
+def test_the_documented_dockerfile_of_a_custom_environment_builds_and_is_healthy(
     project: Path, tag: Callable[[], str]
 ) -> None:
     name = tag()

@@ -6,14 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from docker_images import ECHO, LINEWORLD, containers_of, inspect
+from docker_engine import ECHO, LINEWORLD, inspect, own_containers
 
 import envweave as ew
+from envweave import LocalDockerProvider
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import DefinitionError, OptionError, StartupError
 from envweave.examples import CounterEnv
-from envweave.providers.cleanup import Owner
-from envweave.providers.docker.provider import LocalDockerProvider
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,10 +26,10 @@ MOVES = [{"move": 1 if i % 2 else -1} for i in range(4)]
 
 
 def mine() -> list[str]:
-    return containers_of(Owner.here().mark)
+    return own_containers()
 
 
-def test_the_seeds_client_starts_an_image_and_stops_it() -> None:
+def test_the_http_client_starts_and_stops_an_image() -> None:
     with EchoEnv.from_docker_image(ECHO, env_vars={"GREETING": "hello"}) as env:
         (name,) = mine()
         env.reset()
@@ -86,7 +85,7 @@ def test_a_class_provides_its_types_and_its_step_limit() -> None:
     assert type(result.observation).__module__ == "envweave.examples.counter"
 
 
-def test_a_vector_shares_one_container_and_steps_as_it_does_here() -> None:
+def test_a_vector_shares_one_container_and_gives_the_same_steps() -> None:
     with ew.make_vector("lineworld-v0", num_envs=4, docker_image=LINEWORLD, autoreset=True) as far:
         shared = mine()
         first = far.reset(seed=3)
@@ -100,7 +99,7 @@ def test_a_vector_shares_one_container_and_steps_as_it_does_here() -> None:
     assert repr(first.current) == repr(same.current)
 
 
-def test_a_vector_in_containers_of_its_own_steps_as_it_does_here() -> None:
+def test_a_vector_with_one_container_each_gives_the_same_steps() -> None:
     options = {"num_envs": 3, "autoreset": True}
     moves = [{"move": 1 if i % 2 else -1} for i in range(3)]
     with ew.make_vector(
@@ -140,7 +139,7 @@ def test_a_pool_has_one_container_or_one_for_each() -> None:
     assert mine() == []
 
 
-def test_an_async_caller_has_one_too() -> None:
+def test_an_async_caller_has_a_container_too() -> None:
     async def play() -> Any:
         async with ew.make_async(f"docker://{ECHO}") as env:
             await env.reset()
@@ -149,7 +148,7 @@ def test_an_async_caller_has_one_too() -> None:
     assert asyncio.run(play()) == 0.2
 
 
-def test_without_a_network_the_same() -> None:
+def test_it_works_without_a_network() -> None:
     provider = LocalDockerProvider(network="none")
     with ew.make("echo-v0", provider=provider) as env:
         env.reset()
@@ -160,7 +159,7 @@ def test_without_a_network_the_same() -> None:
     assert (reward, mode) == (0.2, "none")
 
 
-def test_a_token_of_the_callers_is_the_servers() -> None:
+def test_the_callers_token_is_the_servers_token() -> None:
     with ew.make(f"docker://{ECHO}", token="mine") as env:
         (name,) = mine()
         variables = inspect(name)["Config"]["Env"]
@@ -169,7 +168,7 @@ def test_a_token_of_the_callers_is_the_servers() -> None:
     assert "ENVWEAVE_TOKEN=mine" in variables
 
 
-def test_an_image_that_is_missing_says_so() -> None:
+def test_a_missing_image_is_reported() -> None:
     with pytest.raises(StartupError, match="no image 'no-such:latest'"):
         ew.make("docker://no-such:latest")
 

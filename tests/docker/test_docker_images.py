@@ -11,10 +11,10 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import pytest
-from docker_images import BASE, CODING, ECHO, LINEWORLD, ROOT, docker
+from docker_engine import BASE, CODING, ECHO, LINEWORLD, ROOT, docker
 
 import envweave as ew
-from envweave.providers.docker.provider import LocalDockerProvider
+from envweave import LocalDockerProvider
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,7 +36,7 @@ def script(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("image", [BASE, ECHO, LINEWORLD, CODING])
-def test_an_image_is_nobodys_root_and_says_when_it_is_well(image: str) -> None:
+def test_an_image_does_not_run_as_root_and_has_a_health_check(image: str) -> None:
     about = json.loads(docker("image", "inspect", image))[0]["Config"]
 
     assert about["User"] == "10001:10001"
@@ -93,7 +93,7 @@ def test_the_size_of_images_is_reported() -> None:
     assert all(int(size.removesuffix(" MB")) < 300 for size in sizes.values())
 
 
-def test_an_image_that_nobody_wrote_is_told() -> None:
+def test_an_unknown_image_is_reported() -> None:
     done = script("ehco")
 
     assert done.returncode == 2

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import docker_worlds
 import pytest
-from cutting_proxy import CuttingProxy
-from docker_images import ECHO, containers_of, docker, exists
+from docker_engine import ECHO, docker, exists, own_containers
+from environments.containers import MEMORY_HOG, copy_into
+from hostile_servers import CuttingProxy
 
 import envweave as ew
+from envweave import LocalDockerProvider
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import ConnectionLostError, EnvironmentLostError, ResetNeededError
-from envweave.providers.cleanup import Owner
 from envweave.providers.docker.engine import Engine
-from envweave.providers.docker.provider import LocalDockerProvider
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,7 +28,7 @@ pytestmark = [
 
 
 def mine() -> list[str]:
-    return containers_of(Owner.here().mark)
+    return own_containers()
 
 
 def kill_the_only_one() -> str:
@@ -63,21 +61,21 @@ def test_a_killed_container_loses_the_episode_and_the_next_reset_starts_another(
     assert not exists(first)
 
 
-def provider_with_worlds(folder: Path, **options: Any) -> LocalDockerProvider:
+def provider_with_environments(folder: Path, **options: Any) -> LocalDockerProvider:
     """Return one whose containers can import the environments of these tests."""
     folder.chmod(0o755)
-    shutil.copy(Path(docker_worlds.__file__), folder)
+    copy_into(folder)
     return LocalDockerProvider(
-        volumes={str(folder): "/worlds"}, env_vars={"PYTHONPATH": "/worlds"}, **options
+        volumes={str(folder): "/environments"}, env_vars={"PYTHONPATH": "/environments"}, **options
     )
 
 
 def test_a_container_that_runs_out_of_memory_is_reported(tmp_path: Path) -> None:
-    provider = provider_with_worlds(tmp_path, memory="160m")
-    with ew.make("pkg://docker_worlds:Hungry", provider=provider, docker_image=ECHO) as env:
+    provider = provider_with_environments(tmp_path, memory="160m")
+    with ew.make(MEMORY_HOG, provider=provider, docker_image=ECHO) as env:
         env.reset()
 
-        end = env.step({"delta": 400}).end
+        end = env.step({"mebibytes": 400}).end
 
     assert (end.reason, end.blame) == ("lost", "infrastructure")
     assert "ran out of memory: it needed more than 160 MiB" in end.cause
@@ -160,7 +158,7 @@ def test_a_reset_replaces_a_container_killed_between_calls(
         assert len(mine()) == (1 if isolation is None else 2)
 
 
-def test_async_callers_are_told_why_also_those_at_rest() -> None:
+def test_async_and_idle_callers_get_the_reason() -> None:
     async def play() -> list[Any]:
         async with (
             ew.pool("counter-v0", size=2, docker_image=ECHO) as pool,
@@ -206,7 +204,7 @@ def test_a_container_removed_by_another_program_is_reported() -> None:
         assert "was removed by another program" in env.step({"delta": 1}).end.cause
 
 
-def test_an_image_that_is_gone_meanwhile_is_told_at_the_next_reset() -> None:
+def test_an_image_removed_meanwhile_is_reported_at_the_next_reset() -> None:
     docker("tag", ECHO, "envweave-short-lived:1")
     with ew.make("counter-v0", docker_image="envweave-short-lived:1") as env:
         env.reset()
@@ -218,7 +216,7 @@ def test_an_image_that_is_gone_meanwhile_is_told_at_the_next_reset() -> None:
             env.reset()
 
 
-def test_an_engine_that_stops_in_mid_run_is_told_and_nobody_hangs() -> None:
+def test_an_engine_that_stops_during_a_run_is_reported_without_hanging() -> None:
     engine = Engine()
     engine.close()
     front = CuttingProxy(engine.url.removeprefix("unix://"), seed=0, mean_bytes=1)

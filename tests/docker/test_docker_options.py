@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from envweave import LocalDockerProvider
 from envweave.errors import OptionError
-from envweave.providers.docker.options import DockerOptions, shown, size_of
-from envweave.providers.docker.provider import LocalDockerProvider
+from envweave.providers.docker.options import DockerOptions, format_size, parse_size
 
 
 @pytest.mark.parametrize(
@@ -72,11 +72,15 @@ def test_an_option_for_one_container_is_checked_too() -> None:
     [("512m", 512 * 2**20), ("1.5g", 3 * 2**29), ("64 MiB", 2**26), ("100", 100), (7, 7)],
 )
 def test_sizes_are_bytes_or_strings(value: Any, size: int) -> None:
-    assert size_of("memory", value) == size
+    assert parse_size("memory", value) == size
 
 
 def test_sizes_are_shown_in_readable_units() -> None:
-    assert [shown(size) for size in (12, 2**12, 3 * 2**29)] == ["12 bytes", "4 KiB", "1.5 GiB"]
+    assert [format_size(size) for size in (12, 2**12, 3 * 2**29)] == [
+        "12 bytes",
+        "4 KiB",
+        "1.5 GiB",
+    ]
 
 
 def test_a_volume_is_read_only_by_default() -> None:

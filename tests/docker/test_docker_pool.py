@@ -11,14 +11,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from docker_images import BASE, ECHO, containers_of, docker, exists, inspect
+from docker_engine import BASE, ECHO, containers_of, docker, exists, inspect, own_containers
 
 import envweave as ew
+from envweave import LocalDockerProvider, WarmPool
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import CallOrderError, ClosedError, OptionError, StartupError
-from envweave.providers.cleanup import Owner
-from envweave.providers.docker.provider import LocalDockerProvider
-from envweave.providers.docker.warm_pool import WarmPool
 
 pytestmark = [
     pytest.mark.slow,
@@ -29,7 +27,7 @@ pytestmark = [
 
 
 def mine() -> list[str]:
-    return containers_of(Owner.here().mark)
+    return own_containers()
 
 
 def statuses() -> list[str]:
@@ -44,7 +42,7 @@ def warm(image: str = ECHO, **options: Any) -> Iterator[WarmPool]:
         yield pool
 
 
-def test_they_wait_paused_are_handed_out_and_followed_by_others() -> None:
+def test_containers_wait_paused_and_are_replaced_when_handed_out() -> None:
     threads = threading.enumerate()
     with warm(size=2) as pool:
         before, waiting = statuses(), mine()
@@ -64,7 +62,7 @@ def test_they_wait_paused_are_handed_out_and_followed_by_others() -> None:
     assert threading.enumerate() == threads
 
 
-def test_the_seeds_client_and_a_vector_take_theirs_from_it() -> None:
+def test_the_http_client_and_a_vector_take_containers_from_the_pool() -> None:
     with warm(size=3, network="none") as pool:
         with EchoEnv.from_docker_image(ECHO, provider=pool) as client:
             client.reset()
@@ -82,7 +80,7 @@ def test_the_seeds_client_and_a_vector_take_theirs_from_it() -> None:
     assert len(running) == 2
 
 
-def test_with_none_ready_one_is_started_at_once() -> None:
+def test_if_none_is_ready_one_is_started_at_once() -> None:
     with warm(size=1) as pool:
         providers = [pool.provider() for _ in range(3)]
         urls = [one.start_container(ECHO) for one in providers]
@@ -93,7 +91,7 @@ def test_with_none_ready_one_is_started_at_once() -> None:
     assert len(set(urls)) == 3
 
 
-def test_an_environment_that_is_lost_goes_on_in_the_next_of_them() -> None:
+def test_a_lost_environment_continues_in_the_next_container() -> None:
     with warm(size=1) as pool, ew.make("echo-v0", provider=pool, autoreset=True) as env:
         env.reset()
         pool.wait_until_warm()
@@ -108,7 +106,7 @@ def test_an_environment_that_is_lost_goes_on_in_the_next_of_them() -> None:
         assert inspect(waiting)["State"]["Status"] == "running"
 
 
-def test_one_that_was_lost_while_it_waited_is_passed_over() -> None:
+def test_a_container_lost_while_waiting_is_skipped() -> None:
     with warm(size=2) as pool:
         victim = mine()[0]
         docker("rm", "--force", victim)
@@ -122,7 +120,7 @@ def test_one_that_was_lost_while_it_waited_is_passed_over() -> None:
     assert victim not in names
 
 
-def test_keywords_are_the_pools_and_what_differs_is_refused() -> None:
+def test_keywords_that_differ_from_the_pools_are_refused() -> None:
     with warm(BASE, size=1, env_vars={"ENVWEAVE_ENV": "counter-v0"}, kwargs={"done_at": 2}) as pool:
         cases = [
             ({"env": f"docker://{ECHO}"}, "has containers of 'envweave-base:latest'"),
@@ -158,7 +156,7 @@ def test_a_container_that_cannot_start_is_reported_and_tried_again() -> None:
     assert mine() == []
 
 
-def test_one_provider_has_one_of_them() -> None:
+def test_one_provider_has_one_pool() -> None:
     with warm(size=1) as pool:
         provider = pool.provider()
         url = provider.start_container(ECHO)
@@ -212,7 +210,7 @@ if sys.argv[1] == "kill":
 
 
 @pytest.mark.parametrize("how", ["end", "kill"])
-def test_a_program_that_forgot_it_leaves_nothing_or_nothing_beyond_the_next_start(how: str) -> None:
+def test_an_unclosed_pool_is_removed_at_exit_or_at_the_next_start(how: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, timeout=120
     )
@@ -245,6 +243,6 @@ def test_unsupported_options_are_refused(options: dict[str, Any], message: str) 
         WarmPool(ECHO, **options)
 
 
-def test_an_image_that_is_missing_is_told_at_once() -> None:
+def test_a_missing_image_is_reported_at_once() -> None:
     with pytest.raises(StartupError, match="no image 'no-such:1'"):
         WarmPool("no-such:1")

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docker_images import BASE, ECHO, docker, exists, inspect
+from docker_engine import BASE, ECHO, docker, exists, inspect
 
+from envweave import LocalDockerProvider
 from envweave.api import make
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import AccessError, CallOrderError, OptionError, StartupError
-from envweave.providers.docker.provider import LocalDockerProvider
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(300)]
 usefixtures = pytest.mark.usefixtures
@@ -36,12 +36,12 @@ def started(image: str = ECHO, **options: Any) -> Iterator[tuple[LocalDockerProv
         provider.stop_container()
 
 
-def told_inside(container: str, code: str) -> str:
+def run_inside(container: str, code: str) -> str:
     return docker("exec", container, "python", "-c", code)
 
 
 @usefixtures("images")
-def test_it_starts_a_server_and_leaves_nothing_behind() -> None:
+def test_it_starts_and_stops_a_server_and_leaves_nothing_behind() -> None:
     threads = threading.enumerate()
 
     with started() as (provider, base_url):
@@ -57,7 +57,7 @@ def test_it_starts_a_server_and_leaves_nothing_behind() -> None:
 
 
 @usefixtures("images")
-def test_its_port_is_one_of_loopback_and_asks_for_the_token() -> None:
+def test_its_port_is_on_loopback_and_requires_the_token() -> None:
     with started() as (provider, base_url):
         bound = inspect(provider.container)["NetworkSettings"]["Ports"]["8000/tcp"]
 
@@ -77,13 +77,13 @@ def test_without_a_network_it_has_a_socket_that_only_this_user_reaches() -> None
         with make(base_url, token=provider.token) as env:
             env.reset()
             echoed = env.step({"message": "hi"}).observation.echoed_message
-        interfaces = told_inside(
+        interfaces = run_inside(
             provider.container, "import os; print(os.listdir('/sys/class/net'))"
         )
         with pytest.raises(AssertionError, match="Network is unreachable"):
-            told_inside(provider.container, connect)
+            run_inside(provider.container, connect)
         with pytest.raises(AssertionError, match="Permission denied"):
-            told_inside(provider.container, "open('/run/envweave/large', 'w')")
+            run_inside(provider.container, "open('/run/envweave/large', 'w')")
 
     assert (mode, echoed, interfaces) == (0o700, "hi", "['lo']")
     assert not folder.exists()
@@ -109,7 +109,7 @@ print(json.dumps({
 }))
 """
     with started(memory="300m", pids=200, cpus=0.5, tmp_size="8m") as (provider, _):
-        seen = json.loads(told_inside(provider.container, look))
+        seen = json.loads(run_inside(provider.container, look))
         host = inspect(provider.container)["HostConfig"]
 
     none = "0" * 16
@@ -123,7 +123,7 @@ print(json.dumps({
             "/etc/passwd": "Read-only file system",
             "/tmp/x": None,
         },
-        "token": False,  # `docker exec` gives it to whoever may use the engine
+        "token": False,  # `docker exec` shows it to all users of the engine
     }
     limits = {name: host[name] for name in ("Memory", "MemorySwap", "PidsLimit", "CpuQuota")}
     assert limits == {
@@ -137,16 +137,16 @@ print(json.dumps({
 
 @usefixtures("images")
 def test_a_folder_is_mounted_read_only_by_default(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("told")
+    (tmp_path / "a").write_text("content")
     tmp_path.chmod(0o755)
     with started(volumes={str(tmp_path): "/data"}) as (provider, _):
-        assert told_inside(provider.container, "print(open('/data/a').read())") == "told"
+        assert run_inside(provider.container, "print(open('/data/a').read())") == "content"
         with pytest.raises(AssertionError, match="Read-only"):
-            told_inside(provider.container, "open('/data/b', 'w')")
+            run_inside(provider.container, "open('/data/b', 'w')")
 
 
 @usefixtures("images")
-def test_what_the_caller_names_is_passed_on() -> None:
+def test_options_of_the_caller_are_passed_on() -> None:
     provider = LocalDockerProvider()
     try:
         base_url = provider.start_container(
@@ -187,7 +187,7 @@ def test_the_engine_of_another_machine_is_refused() -> None:
 
 
 @usefixtures("images")
-def test_an_image_that_is_missing_is_told_with_the_ways_to_have_it() -> None:
+def test_a_missing_image_is_reported_with_the_ways_to_get_it() -> None:
     with pytest.raises(StartupError, match=r"no image 'no-such:1'.*docker build.*docker pull"):
         LocalDockerProvider().start_container("no-such:1")
 
@@ -277,7 +277,7 @@ def test_an_environment_that_cannot_be_made_raises_as_in_this_process() -> None:
 
 
 @usefixtures("images")
-def test_an_image_that_runs_as_root_is_warned_of_unless_that_is_wanted() -> None:
+def test_an_image_that_runs_as_root_causes_a_warning_unless_allowed() -> None:
     sleeps = {"command": ["python3", "-c", "import time; time.sleep(60)"]}
     provider = LocalDockerProvider(**sleeps)
     try:
@@ -315,7 +315,7 @@ def test_options_that_another_kind_of_image_does_not_support_are_refused(
 
 
 @usefixtures("images")
-def test_an_image_that_is_not_there_is_answered_with_a_similar_one() -> None:
+def test_a_missing_image_is_reported_with_a_similar_one() -> None:
     with pytest.raises(StartupError) as caught:
         LocalDockerProvider().start_container("echo-envv:latest")
 
@@ -324,6 +324,6 @@ def test_an_image_that_is_not_there_is_answered_with_a_similar_one() -> None:
     assert "`envweave build ID -t echo-envv:latest`" in str(caught.value)
 
 
-def test_an_image_that_belongs_to_an_id_is_answered_with_the_command_that_builds_it() -> None:
+def test_a_missing_image_of_an_id_is_reported_with_its_build_command() -> None:
     with pytest.raises(StartupError, match="`envweave build tictactoe-v0`"):
         LocalDockerProvider().start_container("tictactoe-env:latest")

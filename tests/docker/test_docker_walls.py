@@ -6,9 +6,9 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from docker_images import ECHO, inspect, need_images
+from docker_engine import ECHO, inspect, need_images
 
-from envweave.providers.docker.provider import LocalDockerProvider
+from envweave import LocalDockerProvider
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(300)]
 
@@ -103,7 +103,7 @@ def container() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_code_inside_cannot(container: str, attack: str) -> None:
+def test_code_inside_the_container_cannot(container: str, attack: str) -> None:
     code, expected = ATTACKS[attack]
 
     done = subprocess.run(

@@ -24,7 +24,7 @@ def test_a_dockerfile_needs_no_buildkit_and_does_not_run_as_root(file: Path) -> 
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_every_image_of_the_project_has_a_dockerfile_that_says_how_it_is_built(image: str) -> None:
+def test_every_dockerfile_of_the_project_contains_its_build_command(image: str) -> None:
     text = (ROOT / IMAGES[image]).read_text(encoding="utf-8")
     command = re.search(r"^#   (docker build .*)$", text, re.MULTILINE)
 

@@ -59,7 +59,7 @@ class TestAnExample:
 class TestWithoutAnImage:
     pytestmark = needs_engine
 
-    def test_it_says_how_to_build_one(self, name: str) -> None:
+    def test_a_missing_image_is_reported_with_its_build_command(self, name: str) -> None:
         done = run(name, "no-such:1")
 
         assert done.returncode == 1
@@ -81,7 +81,7 @@ def test_a_missing_engine_is_reported_with_how_to_start_one(name: str, tmp_path:
 class TestTraining:
     pytestmark = needs_engine
 
-    def test_it_learns_in_a_container_what_it_learns_here(self, tmp_path: Path) -> None:
+    def test_training_in_a_container_equals_training_in_process(self, tmp_path: Path) -> None:
         metrics = []
         for backend in ("docker_http", "inproc"):
             done = run(

@@ -5,10 +5,8 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from tinker_loopback import loopback, without_time
-
-from envweave.examples.run_log import read_run_log
-from venvs import venv_python, with_envweave
+from installations import venv_python, with_envweave
+from training_runs import loopback, read_run_log, without_time
 
 pytestmark = [
     pytest.mark.slow,  # starts a container, and the SDK or torch

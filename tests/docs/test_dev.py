@@ -1,4 +1,4 @@
-"""`./dev` sets up once, mends what is broken, and says what is missing."""
+"""`./dev` sets up once, repairs what is broken, and reports what is missing."""
 
 import os
 import shutil
@@ -194,7 +194,7 @@ def test_an_environment_of_the_users_own_is_never_removed(checkout: Checkout) ->
     assert own.exists()
 
 
-def test_a_machine_without_python_is_told_what_to_install(tmp_path: Path) -> None:
+def test_without_python_the_error_gives_the_install_command(tmp_path: Path) -> None:
     done = Checkout(tmp_path, []).dev("test")
 
     assert done.returncode == 1

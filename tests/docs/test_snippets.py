@@ -31,7 +31,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from terminal import Terminal
+from documentation import Terminal
 
 import envweave as ew
 from envweave.envs import echo_env
@@ -132,7 +132,7 @@ def keyboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.
     monkeypatch.setattr(DEFAULT_REGISTRY, "_specs", {})  # pages register in the default one
     yield module
     vars(module).clear()
-    gc.collect()  # what a page leaves open is told of here, and not in somebody else's test
+    gc.collect()  # warnings about what a page leaves open appear here, not in another test
     for name, loaded in list(sys.modules.items()):
         if str(getattr(loaded, "__file__", None) or "").startswith(str(tmp_path)):
             del sys.modules[name]
@@ -154,7 +154,7 @@ def terminal() -> Iterator[Terminal]:
         for page in PAGES
     ],
 )
-def test_the_snippets_of_a_page_run_and_print_what_it_says(
+def test_the_snippets_of_a_page_print_the_documented_output(
     page: Path, keyboard: types.ModuleType, terminal: Terminal
 ) -> None:
     fences = read_fences(page.read_text(encoding="utf-8"))
@@ -332,7 +332,7 @@ def test_every_module_can_be_imported() -> None:
 @pytest.mark.parametrize(
     "module", [module for module, source in SOURCES.items() if ">>> " in source]
 )
-def test_a_doctest_prints_what_it_says(module: str) -> None:
+def test_a_doctest_prints_the_documented_output(module: str) -> None:
     outcome = doctest.testmod(importlib.import_module(module))
 
     assert outcome.failed == 0

@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from cutting_proxy import CuttingProxy
-from remote_worlds import Tally
-from serving import served
+from environments.served import Tally
+from hostile_servers import CuttingProxy
+from servers import served
 
 import envweave as ew
 from envweave import errors

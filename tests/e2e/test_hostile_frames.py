@@ -12,13 +12,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from remote_worlds import Tally
-from serving import served
-from wire_fuzz import changed_bytes, changed_parts
+from environments.served import Tally
+from fuzzing import changed_bytes, changed_parts
+from servers import WebSocket, open_websocket, served
 
 import envweave as ew
-from envweave.client.address import parse_address
-from envweave.client.socket import BlockingSocket
 from envweave.errors import ConnectionLostError
 from envweave.wire.encoding import JSON, MSGPACK, PLAIN_JSON, Encoding
 from envweave.wire.messages import read_replies
@@ -87,53 +85,55 @@ def throw(url: str, encoding: Encoding, rng: random.Random, count: int) -> int:
 
     The server may hang up, as OpenEnv's dialect does when it is asked to. It may not be gone.
     """
-    line: BlockingSocket | None = None
-    heard = 0
+    websocket: WebSocket | None = None
+    received = 0
     for number, data in enumerate(frames(rng, encoding, count)):
-        line = line or dial(url, encoding)
+        websocket = websocket or dial(url, encoding)
         try:
-            put(line, encoding, data)
+            put(websocket, encoding, data)
             if number % 16 == 0:
-                heard += hear(line, encoding)
+                received += receive_message(websocket, encoding)
         except ConnectionLostError:
-            line.drop()
-            line = None
-        if line is not None and rng.random() < 0.002:
-            line.drop()
-            line = None
-    if line is not None:
-        line.close()
-    return heard
+            websocket.drop()
+            websocket = None
+        if websocket is not None and rng.random() < 0.002:
+            websocket.drop()
+            websocket = None
+    if websocket is not None:
+        websocket.close()
+    return received
 
 
-def put(line: BlockingSocket, encoding: Encoding, data: bytes) -> None:
+def put(websocket: WebSocket, encoding: Encoding, data: bytes) -> None:
     # A text that is no UTF-8 ends the connection, and nothing after it would be read.
-    line.send(data.decode(errors="replace") if encoding.is_text else data)
+    websocket.send(data.decode(errors="replace") if encoding.is_text else data)
 
 
-def hear(line: BlockingSocket, encoding: Encoding) -> int:
+def receive_message(websocket: WebSocket, encoding: Encoding) -> int:
     """Read until the server has answered all there is: a last question is answered last."""
     if encoding is PLAIN_JSON:
-        encoding.decode(line.receive(WAIT_S))
+        encoding.decode(websocket.receive(WAIT_S))
         return 1
-    put(line, encoding, encoding.encode({"id": LAST, "method": "describe"}))
+    put(websocket, encoding, encoding.encode({"id": LAST, "method": "describe"}))
     count = 0
     while True:
-        replies = read_replies(encoding.decode(line.receive(WAIT_S)))
+        replies = read_replies(encoding.decode(websocket.receive(WAIT_S)))
         count += len(replies)
         if any(reply.id == LAST for reply in replies):
             return count
 
 
-def dial(url: str, encoding: Encoding) -> BlockingSocket:
+def dial(url: str, encoding: Encoding) -> WebSocket:
     offered = [encoding.subprotocol] if encoding.subprotocol else []
-    return BlockingSocket(parse_address(url), subprotocols=offered)
+    return open_websocket(url, subprotocols=offered)
 
 
 def gauge(url: str, name: str) -> float:
     with urllib.request.urlopen(f"{url}/metrics") as answer:
         lines = answer.read().decode().splitlines()
-    return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
+    return float(
+        next(websocket for websocket in lines if websocket.startswith(f"{name} ")).split()[1]
+    )
 
 
 @pytest.fixture
@@ -157,10 +157,10 @@ def test_malformed_frames_do_no_harm(
         threads, tasks = threading.active_count(), tasks_alive()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
-        heard = [throw(url, one, rng, count * share // 10) for one, share in dialects]
+        received = [throw(url, one, rng, count * share // 10) for one, share in dialects]
 
         grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-        assert all(heard)
+        assert all(received)
         with ew.make(url) as env:
             env.reset(seed=1)
             assert env.step({"do": "step"}).observation.at == 1
@@ -171,7 +171,7 @@ def test_malformed_frames_do_no_harm(
         assert grown_kb < 64 * 1024
     failures = [one for one in caplog.records if one.exc_info and one.levelname == "ERROR"]
     assert not failures, failures[0].exc_text
-    print(f"{count} frames: {grown_kb} kB more, {sum(heard)} replies heard")
+    print(f"{count} frames: {grown_kb} kB more, {sum(received)} replies heard")
 
 
 def wait_until(claim: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import http.client
 import json
 import pickle
 from collections.abc import Callable, Iterator
@@ -12,18 +11,16 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
-from cutting_proxy import CuttingProxy
-from private_worlds import CHECK, MARKER, PUBLIC, Careless, Do, EndlessCareless, secret_task
-from serving import served
+from environments.tasks import CHECK, MARKER, PUBLIC, Careless, Do, EndlessCareless, secret_task
+from hostile_servers import CuttingProxy
+from servers import WebSocket, host_and_port, http_connection, open_websocket, served
 
 import envweave as ew
-from envweave.client.address import parse_address
-from envweave.client.socket import BlockingSocket
 from envweave.codec import to_plain
 from envweave.errors import EnvWeaveError, TaskError
 from envweave.wire.encoding import ENCODINGS, JSON, MSGPACK, PLAIN_JSON
 
-FAILURES = ["in words", "with the task", "key", "action"]
+FAILURES = ["message", "with the task", "key", "action"]
 
 
 class Recorded:
@@ -40,10 +37,8 @@ class Recorded:
 
 @contextmanager
 def recorded(env: Any, **options: Any) -> Iterator[Recorded]:
-    with served(env, **options) as url:
-        address = parse_address(url)
-        with CuttingProxy((address.host, address.port), records=True) as proxy:
-            yield Recorded(proxy)
+    with served(env, **options) as url, CuttingProxy(host_and_port(url), records=True) as proxy:
+        yield Recorded(proxy)
 
 
 @pytest.fixture
@@ -135,7 +130,7 @@ def test_plain_http_shows_nothing_private(server: Recorded) -> None:
 
 
 def test_openenvs_dialect_shows_nothing_private(server: Recorded) -> None:
-    socket = BlockingSocket(parse_address(server.url), "/ws")
+    socket = open_websocket(server.url, "/ws")
     try:
         for data in ({}, {"task": "a"}, {"task": {"id": "a", "private": {"answer": 1}}}):
             _ask(socket, {"type": "reset", "data": data})
@@ -148,7 +143,7 @@ def test_openenvs_dialect_shows_nothing_private(server: Recorded) -> None:
 
 
 def test_calls_by_hand_show_nothing_private(server: Recorded) -> None:
-    socket = BlockingSocket(parse_address(server.url), subprotocols=[JSON.subprotocol])
+    socket = open_websocket(server.url, subprotocols=[JSON.subprotocol])
     try:
         listed = _ask(socket, {"id": 1, "method": "tasks", "params": {"split": "train"}})
         one = _ask(socket, {"id": 2, "method": "task", "params": {"id": "a"}})
@@ -168,7 +163,7 @@ def test_calls_by_hand_show_nothing_private(server: Recorded) -> None:
     assert described["result"]["splits"] == {"train": 2, "test": 1}
 
 
-def _ask(socket: BlockingSocket, message: Any) -> Any:
+def _ask(socket: WebSocket, message: Any) -> Any:
     socket.send(json.dumps(message))
     return json.loads(str(socket.receive(20)))
 
@@ -176,7 +171,7 @@ def _ask(socket: BlockingSocket, message: Any) -> Any:
 def test_the_pages_of_a_server_show_nothing_private(server: Recorded) -> None:
     with ew.make(server.url) as env:
         env.reset(task="a")
-        env.step({"what": "in words"})
+        env.step({"what": "message"})
     rpc = {"jsonrpc": "2.0", "id": 1, "params": {}}
     for method in ("initialize", "tools/list", "tools/call", "resources/list", "prompts/list"):
         _fetch(server.url, "POST", "/mcp", json.dumps({**rpc, "method": method}))
@@ -187,8 +182,7 @@ def test_the_pages_of_a_server_show_nothing_private(server: Recorded) -> None:
 
 
 def _fetch(url: str, method: str, path: str, body: str | None = None) -> None:
-    address = parse_address(url)
-    connection = http.client.HTTPConnection(address.host, address.port, timeout=20)
+    connection = http_connection(url)
     try:
         connection.request(method, path, body, {"Content-Type": "application/json"})
         connection.getresponse().read()
@@ -315,7 +309,7 @@ def test_an_unsupported_task_of_the_caller_is_refused(task: ew.Task, message: st
     assert message in str(refused.value)
 
 
-def test_a_task_that_was_written_down_and_read_again_is_the_environments_own() -> None:
+def test_a_task_that_was_saved_and_loaded_is_resolved_by_the_environment() -> None:
     with ew.make(Careless) as env:
         task = env.tasks.get("a")
         written = json.dumps({"id": task.id, "split": task.split, "data": task.data})
@@ -325,7 +319,7 @@ def test_a_task_that_was_written_down_and_read_again_is_the_environments_own() -
         assert env.step(CHECK).reward == 1.0
 
 
-def test_a_task_of_the_callers_own_without_a_private_part_is_posed_as_it_is() -> None:
+def test_a_callers_task_without_a_private_part_is_used_unchanged() -> None:
     with served(Careless) as url, ew.make(url) as env:
         result = env.reset(task=ew.Task("mine", data={"prompt": "mine"}))
 

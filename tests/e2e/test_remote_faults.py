@@ -11,14 +11,13 @@ import time
 from typing import Any
 
 import pytest
-from remote_worlds import Tally
-from serving import served
-from worlds_served import process_serving, wait_for
+from environments.served import Tally
+from servers import process_serving, served, wait_for
 
 import envweave as ew
 from envweave import errors
 
-WORLD = "pkg://remote_worlds:Tally"
+TALLY = "pkg://environments.served:Tally"
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +30,7 @@ def _fresh() -> Any:
 
 @pytest.mark.slow  # starts server processes
 def test_a_killed_server_is_reported_as_lost_and_never_continued() -> None:
-    with process_serving(WORLD) as first, ew.make(first.url) as env:
+    with process_serving(TALLY) as first, ew.make(first.url) as env:
         impatient(env)
         start = env.reset(seed=3)
         env.step({"do": "step"})
@@ -47,7 +46,7 @@ def test_a_killed_server_is_reported_as_lost_and_never_continued() -> None:
         with pytest.raises(errors.EnvironmentLostError):
             env.reset()
         first.process.wait(30)
-        with process_serving(WORLD, port=first.port):
+        with process_serving(TALLY, port=first.port):
             again = env.reset()
 
             assert again.episode_id != start.episode_id
@@ -123,7 +122,7 @@ def test_a_client_killed_in_mid_step_frees_its_session() -> None:
 
 @pytest.mark.slow  # starts server processes
 def test_under_workers_a_crash_loses_only_that_workers_sessions() -> None:
-    with process_serving(WORLD, workers=2) as server:
+    with process_serving(TALLY, workers=2) as server:
         envs = [ew.make(server.url) for _ in range(4)]
         try:
             for env in envs:
@@ -149,8 +148,8 @@ def test_under_workers_a_crash_loses_only_that_workers_sessions() -> None:
 
 @pytest.mark.slow  # starts server processes
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_server_that_is_stopped_lets_64_episodes_end(workers: int) -> None:
-    with process_serving(WORLD, workers=workers, drain_s=20.0) as server:
+def test_a_stopping_server_finishes_64_episodes(workers: int) -> None:
+    with process_serving(TALLY, workers=workers, drain_s=20.0) as server:
         with ew.make_vector(server.url, num_envs=64) as venv:
             venv.reset(seed=0)
             pids = {state.pid for state in venv.state()}  # type: ignore[attr-defined]

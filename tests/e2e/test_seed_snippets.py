@@ -50,7 +50,7 @@ def test_state_persists_over_the_steps_of_an_episode_and_not_beyond():
     assert obs.execution_result.exception_type == "NameError"
 
 
-def test_math_is_there_without_an_import():
+def test_math_is_already_imported():
     from envweave import CodeAction, create_codeact_env
 
     with create_codeact_env() as env:
@@ -161,7 +161,7 @@ def test_only_the_first_episode_starts_by_a_step_and_none_that_has_a_task():
         env.step(CodeAction(code="42"))
 
 
-def test_a_tool_of_ones_own():
+def test_a_custom_tool():
     from envweave import CodeAction, ToolRegistry, create_codeact_env
 
     tools = ToolRegistry()
@@ -173,7 +173,7 @@ def test_a_tool_of_ones_own():
         assert env.step(CodeAction(code="add(2, 3)")).execution_result.return_value == 5
 
 
-def test_a_transform_of_ones_own_and_the_ready_ones_together():
+def test_a_custom_transform_with_the_presets():
     from envweave import (
         CodeAction,
         CodeQualityTransform,
@@ -274,7 +274,7 @@ def test_the_pattern_of_both_explore_first_then_train():
     assert unsafe.reward < 0 <= safe.reward
 
 
-def test_the_reward_is_the_same_on_every_road():
+def test_the_reward_is_the_same_with_every_client():
     def make():
         return ew.create_codeact_env(transform=ew.create_math_env_transform(expected_answer=42))
 

@@ -10,9 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from environments.pydantic_models import (
+    Books,
+    Buy,
+    Colour,
+    Deal,
+    Haggle,
+    Ledger,
+    Market,
+    Sell,
+    Verdict,
+)
 from pydantic import BaseModel
-from pydantic_worlds import Books, Buy, Colour, Deal, Haggle, Ledger, Market, Sell, Verdict
-from serving import served
+from servers import served
 
 import envweave as ew
 from envweave.codec import spec_from_hint
@@ -105,7 +115,7 @@ class Never(BaseModel):
     at: type
 
 
-def test_a_model_that_cannot_be_drawn_says_which_field() -> None:
+def test_a_model_that_cannot_be_sampled_names_the_field() -> None:
     spec = spec_from_hint(Never)
 
     assert not spec.can_sample
@@ -141,7 +151,7 @@ def test_a_gymnasium_view_has_a_space_for_each_field() -> None:
     assert (shown["taken"], shown["level"], reward) == (1, 1, 1.0)
 
 
-def test_a_time_limit_keeps_what_the_model_says() -> None:
+def test_a_time_limit_keeps_the_outcome_of_the_model() -> None:
     with ew.make(Market, max_episode_steps=2) as env:
         env.reset()
         env.step(ORDER)
@@ -164,10 +174,10 @@ def test_a_reset_that_returns_an_ended_model_is_refused() -> None:
 
 def test_a_server_describes_the_models_as_pydantic_does() -> None:
     with served(Market) as url, urllib.request.urlopen(f"{url}/schema") as answer:
-        told = json.load(answer)
+        document = json.load(answer)
 
-    assert told["action"]["properties"]["order"]["discriminator"]["propertyName"] == "kind"
-    assert told["observation"]["properties"].keys() == Books.model_fields.keys()
+    assert document["action"]["properties"]["order"]["discriminator"]["propertyName"] == "kind"
+    assert document["observation"]["properties"].keys() == Books.model_fields.keys()
 
 
 def test_openenvs_dialect_leaves_the_outcome_out_of_the_observation() -> None:

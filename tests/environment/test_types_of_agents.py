@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from environments.typed import BySpec, ByTypedDict, Dig, Found, Heard, SayWord, TypedDictEnvironment
 from gymnasium import spaces
-from serving import served
-from typed_worlds import BySpec, ByTypedDict, Dig, Found, Heard, Say, TypedDicts
+from servers import served
 
 import envweave as ew
 from envweave.errors import ActionError, DefinitionError
@@ -18,10 +18,10 @@ WORLDS = [ByTypedDict, BySpec]
 ACTIONS = {"guide": {"word": "cold"}, "digger": {"depth": 2}}
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("env_class", WORLDS)
 @pytest.mark.parametrize("backend", ["inproc", "process"])
-def test_each_agent_acts_and_sees_in_its_own_type(backend: str, world: Any) -> None:
-    with ew.make(world, backend=backend) as env:
+def test_each_agent_acts_and_sees_in_its_own_type(backend: str, env_class: Any) -> None:
+    with ew.make(env_class, backend=backend) as env:
         env.reset(seed=0)
 
         result = env.step(ACTIONS)
@@ -31,15 +31,15 @@ def test_each_agent_acts_and_sees_in_its_own_type(backend: str, world: Any) -> N
             "digger": Heard("cold", reward=2.0),
         }
         with pytest.raises(ActionError, match=r"^action\['digger'\]\.depth: 4 is not between"):
-            env.step({"guide": Say(), "digger": {"depth": 4}})
+            env.step({"guide": SayWord(), "digger": {"depth": 4}})
         with pytest.raises(ActionError, match=r"^action\['guide'\]\.depth: unknown field"):
             env.step({"guide": {"depth": 1}, "digger": Dig()})
-        assert env.step({"guide": Say(), "digger": Dig()}).step_index == 2
+        assert env.step({"guide": SayWord(), "digger": Dig()}).step_index == 2
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_each_agent_has_its_own_schema_at_a_server(world: Any) -> None:
-    with served(world) as url, ew.make(url) as env:
+@pytest.mark.parametrize("env_class", WORLDS)
+def test_each_agent_has_its_own_schema_at_a_server(env_class: Any) -> None:
+    with served(env_class) as url, ew.make(url) as env:
         env.reset(seed=0)
         result = env.step(ACTIONS)
 
@@ -51,20 +51,20 @@ def test_each_agent_has_its_own_schema_at_a_server(world: Any) -> None:
         assert env.step(drawn).step_index == 2
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_the_authors_classes_come_back_where_they_are_known(world: Any) -> None:
-    with served(world) as url, ew.make(world, base_url=url) as env:
+@pytest.mark.parametrize("env_class", WORLDS)
+def test_the_authors_classes_come_back_where_they_are_known(env_class: Any) -> None:
+    with served(env_class) as url, ew.make(env_class, base_url=url) as env:
         env.reset(seed=0)
 
-        shown = env.step({"guide": Say("cold"), "digger": Dig(2)}).observation
+        shown = env.step({"guide": SayWord("cold"), "digger": Dig(2)}).observation
 
         assert shown == {"guide": Found(2, reward=1.0), "digger": Heard("cold", reward=2.0)}
 
 
 @pytest.mark.parametrize("options", [{}, {"mode": "threads"}, {"backend": "process"}])
-@pytest.mark.parametrize("world", WORLDS)
-def test_a_vector_keeps_each_agents_columns(world: Any, options: Any) -> None:
-    with ew.make_vector(world, num_envs=2, **options) as venv:
+@pytest.mark.parametrize("env_class", WORLDS)
+def test_a_vector_keeps_each_agents_columns(env_class: Any, options: Any) -> None:
+    with ew.make_vector(env_class, num_envs=2, **options) as venv:
         venv.reset(seed=0)
 
         batch = venv.step({"guide": {"word": ["hot", "cold"]}, "digger": {"depth": [1, 3]}})
@@ -75,18 +75,18 @@ def test_a_vector_keeps_each_agents_columns(world: Any, options: Any) -> None:
             venv.step([ACTIONS, {"guide": {}, "digger": {"depth": 9}}])
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_pettingzoo_is_given_a_space_for_each_agent(world: Any) -> None:
-    with ew.make(world) as inside:
+@pytest.mark.parametrize("env_class", WORLDS)
+def test_pettingzoo_is_given_a_space_for_each_agent(env_class: Any) -> None:
+    with ew.make(env_class) as inside:
         env = ew.to_pettingzoo(inside)
 
         assert env.action_space("guide") == spaces.Discrete(2)
         assert env.action_space("digger") == spaces.Discrete(3, start=1)
 
 
-@pytest.mark.parametrize("world", [*WORLDS, TypedDicts])
-def test_every_promise_is_kept_with_these_types(world: Any) -> None:
-    failed = [outcome for outcome in check_environment(world, max_steps=100) if not outcome.ok]
+@pytest.mark.parametrize("env_class", [*WORLDS, TypedDictEnvironment])
+def test_every_promise_is_kept_with_these_types(env_class: Any) -> None:
+    failed = [outcome for outcome in check_environment(env_class, max_steps=100) if not outcome.ok]
 
     assert failed == []
 
@@ -96,7 +96,7 @@ def test_every_promise_is_kept_with_these_types(world: Any) -> None:
 
 @pytest.mark.parametrize("backend", ["inproc", "process"])
 def test_a_typed_dict_is_checked_by_key_and_stays_a_plain_dict(backend: str) -> None:
-    with ew.make(TypedDicts, backend=backend) as env:
+    with ew.make(TypedDictEnvironment, backend=backend) as env:
         env.reset()
 
         result = env.step({"to": 3})
@@ -114,7 +114,7 @@ def test_a_typed_dict_is_checked_by_key_and_stays_a_plain_dict(backend: str) -> 
 
 
 def test_a_typed_dict_is_the_same_at_a_server() -> None:
-    with served(TypedDicts) as url, ew.make(url) as env:
+    with served(TypedDictEnvironment) as url, ew.make(url) as env:
         env.reset()
 
         assert env.step({"to": 3, "note": "x"}).observation == {"at": 3, "label": "x"}
@@ -123,7 +123,7 @@ def test_a_typed_dict_is_the_same_at_a_server() -> None:
 
 
 def test_a_vector_of_typed_dicts_has_a_column_for_each_key() -> None:
-    with ew.make_vector(TypedDicts, num_envs=2) as venv:
+    with ew.make_vector(TypedDictEnvironment, num_envs=2) as venv:
         venv.reset()
 
         batch = venv.step([{"to": 1}, {"to": 2}])
@@ -153,25 +153,25 @@ class _One(ew.Environment):
 
 
 class _TakesOneForAll(_Two):
-    def step(self, actions: Say) -> Any:
+    def step(self, actions: SayWord) -> Any:
         return {}
 
 
 @pytest.mark.parametrize(
-    ("world", "given", "words"),
+    ("env_class", "given", "words"),
     [
-        (_Two, {"a": Say}, r"There is no action_spec for the possible agent 'b'"),
-        (_Two, {"a": Say, "b": Dig, "c": Dig}, r"for 'c', which is not in possible_agents"),
-        (_Two, {"a": Say, "b": 3}, r"_Two\.action_spec\['b'\] must be a type or a Spec.*got 3"),
-        (_Two, {"a": Say, "b": {"x": Dig}}, r"dict of dicts"),
+        (_Two, {"a": SayWord}, r"There is no action_spec for the possible agent 'b'"),
+        (_Two, {"a": SayWord, "b": Dig, "c": Dig}, r"for 'c', which is not in possible_agents"),
+        (_Two, {"a": SayWord, "b": 3}, r"_Two\.action_spec\['b'\] must be a type or a Spec.*got 3"),
+        (_Two, {"a": SayWord, "b": {"x": Dig}}, r"dict of dicts"),
         (_One, 3, r"_One\.action_spec must be a type or a Spec.*got 3"),
         (_One, "Say", r"_One\.action_spec must be a type"),
-        (_One, {"a": Say, "b": Dig}, r"but the environment has one agent"),
-        (_TakesOneForAll, None, r"takes Say by its hint; .* dict\[str, Say\]"),
+        (_One, {"a": SayWord, "b": Dig}, r"but the environment has one agent"),
+        (_TakesOneForAll, None, r"takes SayWord by its hint; .* dict\[str, SayWord\]"),
     ],
 )
-def test_types_that_cannot_be_meant_are_refused_by_name(world: Any, given: Any, words: str) -> None:
-    made = type(world.__name__, (world,), {"action_spec": given})
+def test_invalid_types_are_refused_by_name(env_class: Any, given: Any, words: str) -> None:
+    made = type(env_class.__name__, (env_class,), {"action_spec": given})
 
     with pytest.raises(DefinitionError, match=words):
         ew.make(made)
@@ -191,7 +191,7 @@ def test_one_agent_may_have_a_type_as_its_action_spec(given: Any) -> None:
 
 def test_a_wrapper_may_set_the_types_of_agents() -> None:
     class Renamed(ew.Wrapper):
-        action_spec = {"a": Dig, "b": Say}  # noqa: RUF012 - as authors write it
+        action_spec = {"a": Dig, "b": SayWord}  # noqa: RUF012 - as authors write it
 
     with ew.make(lambda: Renamed(_Two())) as env:
         assert env.action_spec["a"].contains({"depth": 1})

@@ -1,4 +1,4 @@
-"""The coding environment: Python whose names last an episode, output, errors and a status."""
+"""The coding environment: Python with variables of an episode, output, errors and a status."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def run(env: ew.Env) -> Run:
     return run
 
 
-def test_an_episode_begins_with_nothing_to_show(env: ew.Env) -> None:
+def test_an_episode_begins_with_empty_output(env: ew.Env) -> None:
     began = env.reset(seed=1).observation
 
     assert began == CodeObservation(available_tools=["add"])
     assert (began.stdout, began.stderr, began.exit_code) == ("", "", 0)
 
 
-def test_what_is_printed_the_last_value_and_the_status_come_apart(run: Run) -> None:
+def test_output_value_and_status_are_separate(run: Run) -> None:
     code = "import sys\nprint('out')\nprint('err', file=sys.stderr)\n[1, 'two']"
 
     assert run(code).observation == CodeObservation(
@@ -65,7 +65,7 @@ def test_what_is_printed_the_last_value_and_the_status_come_apart(run: Run) -> N
     )
 
 
-def test_names_last_for_an_episode_and_no_longer(env: ew.Env, run: Run) -> None:
+def test_variables_persist_only_within_an_episode(env: ew.Env, run: Run) -> None:
     lasting = run("x = 20", "def double(n): return 2 * n", "double(x)").observation.result
     env.reset()
 
@@ -73,7 +73,7 @@ def test_names_last_for_an_episode_and_no_longer(env: ew.Env, run: Run) -> None:
     assert "NameError: name 'x' is not defined" in run("x").observation.stderr
 
 
-def test_an_error_shows_the_lines_of_the_agent_and_the_episode_goes_on(run: Run) -> None:
+def test_an_error_shows_the_lines_of_the_agent_and_the_episode_continues(run: Run) -> None:
     result = run("def half(n):\n    return n / 0", "print('so far')\nhalf(3)")
     shown = result.observation
 
@@ -84,7 +84,7 @@ def test_an_error_shows_the_lines_of_the_agent_and_the_episode_goes_on(run: Run)
     assert (result.done, result.reward) == (False, None)
 
 
-def test_a_syntax_error_points_at_its_place(run: Run) -> None:
+def test_a_syntax_error_points_at_its_position(run: Run) -> None:
     shown = run("total = (1 +\n").observation
 
     assert shown.exit_code == 1
@@ -92,7 +92,7 @@ def test_a_syntax_error_points_at_its_place(run: Run) -> None:
     assert "SyntaxError: '(' was never closed" in shown.stderr
 
 
-def test_an_endless_loop_is_interrupted_and_names_stay(run: Run) -> None:
+def test_an_endless_loop_is_interrupted_and_variables_are_kept(run: Run) -> None:
     shown = run("kept = 1\nprint('begun')\nwhile True: pass").observation
 
     assert (shown.stdout, shown.exit_code, shown.limits_hit) == ("begun\n", 124, ["time"])
@@ -104,7 +104,7 @@ def test_an_endless_loop_is_interrupted_and_names_stay(run: Run) -> None:
     ("code", "limit"),
     [("x = bytearray(10**12)", "memory"), ("print('x' * 10**6)", "output")],
 )
-def test_a_limit_that_was_met_is_named(run: Run, code: str, limit: str) -> None:
+def test_an_exceeded_limit_is_named(run: Run, code: str, limit: str) -> None:
     assert run(code).observation.limits_hit == [limit]
 
 
@@ -117,7 +117,7 @@ def test_code_that_ends_its_session_has_ended_the_episode(run: Run) -> None:
     assert "exited with status 3" in result.observation.stderr
 
 
-def test_the_state_tells_the_status_and_the_names(env: ew.Env, run: Run) -> None:
+def test_the_state_has_the_status_and_the_variable_names(env: ew.Env, run: Run) -> None:
     run("x = [1, 2]", "x[5]")
 
     state = env.state()
@@ -136,7 +136,7 @@ def test_tools_are_functions_of_the_code_and_their_calls_are_shown(run: Run) -> 
     ]
 
 
-def test_an_action_of_another_form_is_refused(env: ew.Env) -> None:
+def test_an_action_with_other_fields_is_refused(env: ew.Env) -> None:
     env.reset()
 
     with pytest.raises(ActionError, match=r"action\.kode: unknown field"):
@@ -170,7 +170,7 @@ def test_a_transform_is_applied_once_and_finds_what_it_looks_for(backend: str) -
         assert math.isclose(sum(result.reward_parts.values()), result.reward)
 
 
-def test_files_are_those_that_the_code_sees() -> None:
+def test_the_file_tools_use_the_files_that_code_sees() -> None:
     with ew.make(CodingEnvironment, files=True) as env:
         env.reset()
         env.step(CodeAction("file_write('a/b.txt', 'hello')"))
@@ -181,7 +181,7 @@ def test_files_are_those_that_the_code_sees() -> None:
 
 
 class Tens(Grader):
-    """Passes whoever hands in a ten."""
+    """Passes the answer 10."""
 
     async def grade(self, attempt: Any) -> Any:
         return Grade(float(attempt.answer == 10), attempt.answer == 10)
@@ -196,7 +196,7 @@ def test_a_grader_ends_the_episode_by_its_grade() -> None:
     assert result.observation.metadata["grade"] == {"passed": True}
 
 
-def test_one_that_ran_elsewhere_is_put_together_from_what_travelled() -> None:
+def test_a_remote_observation_is_rebuilt_from_its_fields() -> None:
     shown = CodeObservation(stdout="1\n", stderr="E", exit_code=1, limits_hit=["time"], result="x")
 
     result = shown.execution_result
@@ -226,7 +226,7 @@ def test_one_that_ran_elsewhere_is_put_together_from_what_travelled() -> None:
         ),
         ({"profile": "shell", "grader": Tens()}, "grade='every_step'"),
         ({"profile": "shell", "limits": {"timout_s": 1}}, "limits has no field 'timout_s'"),
-        ({"profile": "shell", "limits": Limits(open_files=16)}, "a shell needs 32 or more"),
+        ({"profile": "shell", "limits": Limits(open_files=16)}, "a shell needs at least 32"),
     ],
 )
 def test_invalid_options_are_refused(options: dict[str, Any], says: str) -> None:
@@ -237,7 +237,7 @@ def test_invalid_options_are_refused(options: dict[str, Any], says: str) -> None
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_its_models_and_its_client_can_be_had_without_server_and_sandbox() -> None:
+def test_its_models_and_client_are_importable_without_server_and_sandbox() -> None:
     code = (
         "import sys, envweave.envs.coding_env as e; e.CodingEnv, e.CodeObservation;"
         "print([n for n in ('starlette', 'envweave.sandbox.sandbox') if n in sys.modules])"

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pytest
-from serving import served
+from servers import served
 
 import envweave as ew
 from envweave.envs.coding_env import CodeAction, CodingEnvironment
-from envweave.testing import EnvironmentConformance
-from envweave.testing.check_result import Check, NotApplicable
-from envweave.testing.fixture import Subject
+from envweave.testing import Check, EnvironmentConformance, Subject
+from envweave.testing.check_result import NotApplicable
 
 PYTHON = ["x = [3, 1, 2]", "print(sorted(x)); len(x)", "x[5]", "import random; random.random()"]
 SHELL = ["x=3; echo $x", "echo $x >&2; false", "no-such-program", "seq 3 | wc -l"]

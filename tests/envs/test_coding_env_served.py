@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from serving import app_served, served
+from servers import app_served, served
 
 import envweave as ew
 from envweave.codeact import Variable
@@ -44,7 +44,7 @@ def post(url: str, path: str, body: Any) -> Any:
         return json.load(answer)
 
 
-def test_what_a_step_shows_is_flat(url: str) -> None:
+def test_the_observation_of_a_step_is_flat(url: str) -> None:
     post(url, "/reset", {})
 
     answer = post(url, "/step", {"action": {"code": "print('hi')\n{'a': 1}"}})
@@ -71,7 +71,7 @@ def test_its_client_reaches_its_app(url: str) -> None:
     assert state.variables == {"x": Variable("int", "6")}
 
 
-def test_a_reward_is_applied_once_whichever_way_it_travels() -> None:
+def test_a_reward_is_applied_once_with_every_transport() -> None:
     transform = ew.create_math_env_transform(expected_answer=42)
     with served(CodingEnvironment, transform=transform) as url:
         with CodingEnv(url) as env:
@@ -113,7 +113,7 @@ while True: pass
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_sixty_four_sessions_go_on_while_one_more_runs_in_circles() -> None:
+def test_sixty_four_sessions_continue_while_another_loops_forever() -> None:
     begins, others_are_done = threading.Event(), threading.Event()
 
     def say_that_it_begins() -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from serving import app_served
+from servers import app_served
 
 import envweave as ew
 from envweave.envs.echo_env import EchoAction, EchoEnv, EchoEnvironment, EchoObservation
@@ -50,7 +50,7 @@ def test_its_client_reaches_its_app(url: str) -> None:
 
 
 @pytest.mark.slow  # starts Python anew
-def test_its_models_can_be_had_without_the_server() -> None:
+def test_its_models_are_importable_without_the_server() -> None:
     code = "import sys, envweave.envs.echo_env as e; e.EchoEnv; print('starlette' in sys.modules)"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,11 +1,11 @@
-"""Answers are read from what people and models write: a table of texts and what they say."""
+"""Answers are read from what people and models write: a table of texts and their answers."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
 import pytest
-from gsm8k_data import real_gsm8k
+from installations import real_gsm8k
 
 from envweave.envs.gsm8k_env.answers import (
     exact_answer,
@@ -160,7 +160,7 @@ def value(given):
 
 
 @pytest.mark.parametrize(("text", "lenient", "exact"), TABLE, ids=[repr(row[0]) for row in TABLE])
-def test_a_text_says(text, lenient, exact):
+def test_a_text_is_read_as_an_answer(text, lenient, exact):
     assert (lenient_answer(text), exact_answer(text)) == (value(lenient), value(exact))
 
 
@@ -218,7 +218,7 @@ def test_the_answers_of_real_test_rows_are_read_in_every_format(template):
         answer = Fraction(task.private["answer"])
         text = template.format(n=answer, c=f"{int(answer):,}")
         if template == "- {n}" and answer < 0:
-            continue  # "- -3" is nobody's way to write it
+            continue  # "- -3" is not a usual way to write it
         if lenient_answer(text) != answer:
             wrong.append(text)
 
@@ -250,7 +250,7 @@ def test_the_answers_of_real_test_rows_are_read_in_every_format(template):
         ("", None, None),
     ],
 )
-def test_a_text_chooses(text, lenient, exact):
+def test_a_text_is_read_as_a_choice(text, lenient, exact):
     assert (lenient_choice(text), exact_choice(text)) == (lenient, exact)
 
 

@@ -12,7 +12,7 @@ import threading
 from fractions import Fraction
 
 import pytest
-from gsm8k_data import real_gsm8k
+from installations import real_gsm8k
 
 import envweave as ew
 from envweave.envs.gsm8k_env import GSM8KChoiceEnv, GSM8KEnv
@@ -87,7 +87,7 @@ def test_a_right_answer_in_its_form_earns_both_parts():
         ({"extraction": "exact", "format_reward": 0.5}, "#### 72", {"correct": 1.0, "format": 0.5}),
     ],
 )
-def test_what_an_answer_earns(options, text, parts):
+def test_an_answer_earns_its_parts(options, text, parts):
     with ew.make("gsm8k-v0", **options) as env:
         env.reset(task="train-0")
         assert env.step({"text": text}).reward_parts == parts
@@ -104,7 +104,7 @@ def test_every_question_of_the_sample_is_answered_by_its_own_solution():
     assert earned == [pytest.approx(1.1)] * 96
 
 
-def test_a_seed_chooses_the_question_and_the_split_says_where_from():
+def test_a_seed_selects_the_question_within_the_split():
     with ew.make("gsm8k-v0") as env:
         drawn = [env.reset(seed=seed).task_id for seed in range(20)]
         again = [env.reset(seed=seed).task_id for seed in range(20)]
@@ -118,7 +118,7 @@ def test_a_seed_chooses_the_question_and_the_split_says_where_from():
 
 @pytest.mark.parametrize("env_id", IDS)
 @pytest.mark.parametrize("backend", ["inproc", pytest.param("http", marks=pytest.mark.slow)])
-def test_the_answer_is_nowhere_that_a_caller_can_look(env_id, backend):
+def test_the_answer_is_not_visible_to_a_caller(env_id, backend):
     secret = answers("train-4").splitlines()[0]  # a line of the solution
     with ew.make(env_id, backend=backend) as env:
         seen = [env.tasks.get("train-4"), env.reset(task="train-4", seed=1), env.state()]
@@ -132,7 +132,7 @@ def test_the_answer_is_nowhere_that_a_caller_can_look(env_id, backend):
         assert "624" not in repr(seen)
 
 
-def test_four_choices_have_no_double_and_one_is_right():
+def test_four_choices_are_distinct_and_one_is_right():
     with ew.make("gsm8k-choice-v0") as env:
         for task in env.tasks.split("train"):
             began = env.reset(task=task, seed=0)
@@ -159,18 +159,18 @@ def test_the_same_task_and_seed_pose_the_same_choices():
 
 
 @pytest.mark.slow  # all 1,319 test questions
-def test_neither_the_place_nor_the_size_of_a_choice_tells_the_answer():
-    places, ranks = collections.Counter(), collections.Counter()
+def test_neither_position_nor_size_of_a_choice_reveals_the_answer():
+    positions, ranks = collections.Counter(), collections.Counter()
     environment = GSM8KChoiceEnv(path=real_gsm8k())
     for task in environment.tasks.split("test"):
         began = environment.reset(task=task, seed=0)
         answer = Fraction(task.private["answer"])
         choices = [Fraction(one.replace(",", "")) for one in began.metadata["choices"]]
         assert len(set(choices)) == 4
-        places[choices.index(answer)] += 1
+        positions[choices.index(answer)] += 1
         ranks[sorted(choices).index(answer)] += 1
 
-    for counted in (places, ranks):
+    for counted in (positions, ranks):
         assert sum(counted.values()) == 1319
         assert all(270 <= counted[i] <= 390 for i in range(4)), counted
 
@@ -186,16 +186,16 @@ def test_a_vector_of_them_plays(env_id):
         assert batch.reward.tolist() == pytest.approx([1.1, 0.1, 0.0])
 
 
-def test_the_sample_says_that_it_is_one(caplog):
-    dataset_module._warn_of_sample.cache_clear()
+def test_the_sample_is_labeled_as_a_sample(caplog):
+    dataset_module._warn_about_sample.cache_clear()
     with caplog.at_level(logging.WARNING), ew.make("gsm8k-v0") as env:
         began = env.reset(seed=0)
         ew.make("gsm8k-v0").close()
 
         assert began.info["dataset"] == env.state().dataset == "gsm8k-sample"
     assert [record.message for record in caplog.records] == [
-        "GSM8K: no full dataset is here, so a sample of 64 training and 32 test questions is used. "
-        "For all 8,792 say download=True, or name a folder by path=… or $ENVWEAVE_GSM8K."
+        "GSM8K: the full dataset was not found; using a sample of 64 training and 32 test "
+        "questions. For all 8,792, pass download=True, or a folder as path=… or $ENVWEAVE_GSM8K."
     ]
 
 
@@ -272,7 +272,7 @@ def test_a_row_that_is_not_gsm8k_is_refused_by_its_line(rows, line):
         GSM8KEnv(path=rows)
 
 
-def test_a_row_of_our_own_may_have_any_character_and_steps_that_are_no_numbers(rows):
+def test_a_custom_row_may_have_any_character_and_nonnumeric_steps(rows):
     row = {"question": "One\u2028two?", "answer": "<<1=1.2.3>> <<1=-.>> <<1+1=.5>>\n#### 2"}
     (rows / "train.jsonl").write_text(json.dumps(row, ensure_ascii=False), encoding="utf-8")
 
@@ -314,7 +314,7 @@ def served(files):
             thread.join()
 
 
-def test_a_download_with_the_right_checksum_is_put_into_place(tmp_path):
+def test_a_download_with_the_right_checksum_is_installed(tmp_path):
     content = b"rows\n"
     with served({"/train.jsonl": content}) as (url, _):
         fetch(
@@ -335,15 +335,15 @@ def test_a_download_with_another_checksum_is_refused_and_not_kept(tmp_path):
     assert list((tmp_path / "cache/envweave/gsm8k").iterdir()) == []
 
 
-def test_a_download_that_fails_says_what_else_to_do():
+def test_a_failed_download_is_reported_with_the_alternatives():
     with served({}) as (url, _), pytest.raises(ew.errors.StartupError) as failure:
         GSM8KEnv(download=url)
 
     assert "HTTP Error 404" in str(failure.value)
-    assert "name it by path=… or $ENVWEAVE_GSM8K" in str(failure.value)
+    assert "pass it as path=… or $ENVWEAVE_GSM8K" in str(failure.value)
 
 
-def test_what_was_downloaded_once_is_used_from_the_cache():
+def test_a_download_is_cached():
     real = {f"/{path.name}": path.read_bytes() for path in real_gsm8k().glob("*.jsonl")}
     with served(real) as (url, asked):
         first = load(download=url)

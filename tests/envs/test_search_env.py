@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 
 import envweave as ew
-from envweave.envs.search_env import CONFIGS, FEATURES, Retriever, SearchEnvironment, make_corpus
-from envweave.envs.search_env.corpus import KINDS, Document
+from envweave.envs.search_env import (
+    CONFIGS,
+    FEATURES,
+    Document,
+    Retriever,
+    SearchEnvironment,
+    make_corpus,
+)
 from envweave.testing import EnvironmentConformance
 
 
@@ -45,7 +51,7 @@ def test_it_is_known_by_its_id_and_pays_for_recall_and_rank() -> None:
         assert set(result.metrics) == {"recall", "reciprocal_rank"}
 
 
-def test_a_configuration_that_there_is_none_of_is_refused() -> None:
+def test_an_unknown_configuration_is_refused() -> None:
     with ew.make("search-v0", num_docs=10, num_queries=1) as env:
         env.reset()
 
@@ -56,8 +62,8 @@ def test_a_configuration_that_there_is_none_of_is_refused() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"num_docs": 0}, {"num_queries": "9"}, {"k": 2.5}, {"seed": None}]
 )
-def test_a_keyword_that_is_no_number_or_too_small_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ew.errors.OptionError, match=f"{next(iter(wrong))} must be a whole number"):
+def test_a_nonnumeric_or_too_small_keyword_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ew.errors.OptionError, match=f"{next(iter(wrong))} must be an integer"):
         ew.make("search-v0", **wrong)
 
 
@@ -96,13 +102,13 @@ def test_each_configuration_is_the_best_for_one_kind_of_query() -> None:
     rewards, _ = rewards_and_features(seed=1)
     kinds = np.array([query.kind for query in make_corpus(200, 256, seed=1).queries])
 
-    best = {int(rewards[kinds == kind].mean(axis=0).argmax()) for kind in KINDS}
+    best = {int(rewards[kinds == kind].mean(axis=0).argmax()) for kind in set(kinds)}
 
     assert best == set(range(len(CONFIGS)))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_policy_that_looks_at_the_query_beats_the_best_fixed_configuration(seed: int) -> None:
+def test_a_policy_that_reads_the_query_beats_the_best_fixed_configuration(seed: int) -> None:
     rewards, features = rewards_and_features(seed)
     inputs = np.c_[features, np.ones(len(features))]
     known, held_out = slice(0, 128), slice(128, 256)

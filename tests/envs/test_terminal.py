@@ -59,19 +59,19 @@ def run_in_haste(hasty: ew.Env) -> Callable[[str], CodeObservation]:
     return lambda command: hasty.step(CodeAction(command)).observation
 
 
-def told(shown: CodeObservation) -> tuple[str, str, int]:
+def summary(shown: CodeObservation) -> tuple[str, str, int]:
     return shown.stdout, shown.stderr, shown.exit_code
 
 
-def test_output_errors_and_status_come_apart(run: Run) -> None:
+def test_stdout_stderr_and_status_are_separate(run: Run) -> None:
     shown = run("echo out; echo err >&2; (exit 7)")
 
-    assert told(shown) == ("out\n", "err\n", 7)
+    assert summary(shown) == ("out\n", "err\n", 7)
     assert shown.result is None
     assert shown.code == "echo out; echo err >&2; (exit 7)"
 
 
-def test_folder_variables_environment_functions_and_aliases_last(run: Run) -> None:
+def test_folder_variables_environment_functions_and_aliases_persist(run: Run) -> None:
     shown = run(
         "mkdir -p src/deep && cd src/deep && touch a b",
         "count=2; export SEEN=yes",
@@ -79,15 +79,15 @@ def test_folder_variables_environment_functions_and_aliases_last(run: Run) -> No
         "both; ls | wc -l; echo $count; sh -c 'echo $SEEN'; basename $PWD",
     )
 
-    assert told(shown) == ("hello a\nhello b\n2\n2\nyes\ndeep\n", "", 0)
+    assert summary(shown) == ("hello a\nhello b\n2\n2\nyes\ndeep\n", "", 0)
 
 
-def test_everything_is_gone_after_a_reset(terminal: ew.Env, run: Run) -> None:
+def test_a_reset_clears_everything(terminal: ew.Env, run: Run) -> None:
     run("left=behind; cd /; echo x > ~/file")
 
     terminal.reset()
 
-    assert told(run("echo [$left]; ls; [ $PWD = ~ ]")) == ("[]\ntmp\n", "", 0)
+    assert summary(run("echo [$left]; ls; [ $PWD = ~ ]")) == ("[]\ntmp\n", "", 0)
 
 
 def test_the_status_of_the_last_command_is_known_to_the_next(run: Run) -> None:
@@ -117,7 +117,7 @@ def test_a_here_document_and_a_script_of_many_lines(run: Run) -> None:
         'for n in 1 2 3; do\n  total=$(python3 add.py $n ${total:-0})\ndone\necho "it\'s $total"'
     )
 
-    assert told(shown) == ("it's 6\n", "", 0)
+    assert summary(shown) == ("it's 6\n", "", 0)
 
 
 def test_a_large_command_arrives_whole(run: Run) -> None:
@@ -125,18 +125,18 @@ def test_a_large_command_arrives_whole(run: Run) -> None:
 
     shown = run(f"cat > big <<'END'\n{text}\nEND\nwc -c < big")
 
-    assert told(shown) == (f"{len(text.encode()) + 1}\n", "", 0)
+    assert summary(shown) == (f"{len(text.encode()) + 1}\n", "", 0)
 
 
 @pytest.mark.parametrize(
     "bad", ["echo 'open", 'echo "open', "if true; then", "echo $(", ")", "a () {"]
 )
-def test_a_syntax_error_is_told_and_the_shell_goes_on(run: Run, bad: str) -> None:
+def test_a_syntax_error_is_reported_and_the_shell_continues(run: Run, bad: str) -> None:
     shown = run("kept=1", bad)
 
     assert shown.exit_code != 0
     assert shown.stderr.startswith("bash: ")
-    assert told(run("echo $kept")) == ("1\n", "", 0)
+    assert summary(run("echo $kept")) == ("1\n", "", 0)
 
 
 @pytest.mark.parametrize("bad", ["set -u; echo $missing", "echo ${missing:?no}"])
@@ -152,14 +152,14 @@ def test_an_error_that_ends_a_script_does_not_end_the_shell(run: Run, bad: str) 
     "change",
     ["PS1='prompt> '; PS2='more> '", "set -v", "set -o posix", "trap 'x=1' DEBUG", "IFS=0"],
 )
-def test_nothing_but_the_command_is_shown(run: Run, change: str) -> None:
+def test_only_the_output_of_the_command_is_shown(run: Run, change: str) -> None:
     run(change)
 
     assert run("echo one\necho two").stdout == "one\ntwo\n"
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_a_trace_shows_the_command_alone(run: Run) -> None:
+def test_a_trace_shows_only_the_command(run: Run) -> None:
     assert run("set -x", "echo one").stderr == "++ echo one\n"
 
 
@@ -170,11 +170,11 @@ def test_a_program_that_a_signal_ends_has_the_status_of_that(run: Run) -> None:
     assert "tcsetattr" not in shown.stderr
 
 
-def test_bytes_that_are_no_text_are_shown_by_their_numbers(run: Run) -> None:
+def test_invalid_utf8_bytes_are_escaped(run: Run) -> None:
     assert run(r"printf 'a\xff\xc3\n\0b'").stdout == "a\\xff\\xc3\n\0b"
 
 
-def test_a_background_job_goes_on_and_its_output_shows_up_later(run: Run) -> None:
+def test_a_background_job_continues_and_its_output_appears_later(run: Run) -> None:
     run("mkfifo go; (read < go; echo late; echo oops >&2) & job=$!")
 
     shown = run("echo > go; wait $job; echo done $?")
@@ -183,7 +183,7 @@ def test_a_background_job_goes_on_and_its_output_shows_up_later(run: Run) -> Non
     assert shown.stderr.splitlines() == ["oops"]
 
 
-def test_output_beyond_the_limit_is_cut_and_the_command_is_not(run: Run) -> None:
+def test_output_beyond_the_limit_is_truncated_and_the_command_continues(run: Run) -> None:
     shown = run("head -c 3000000 /dev/zero | tr '\\0' x; touch finished; echo end >&2")
 
     assert shown.stdout == "x" * 65536 + f"\n... [{3_000_000 - 65536} bytes cut]"
@@ -197,15 +197,15 @@ def test_exit_ends_the_shell_and_another_begins(run: Run) -> None:
     shown = run("exit 3")
 
     assert shown.exit_code == 3
-    assert "[shell] The shell ended, with status 3. A new one began" in shown.stderr
-    assert told(run("echo [$x] $?; cat file")) == ("[] 0\nkept\n", "", 0)
+    assert "[shell] The shell exited with status 3. A new one was started" in shown.stderr
+    assert summary(run("echo [$x] $?; cat file")) == ("[] 0\nkept\n", "", 0)
 
 
 def test_a_shell_that_stops_at_errors_ends_by_one(run: Run) -> None:
     shown = run("set -e", "echo before; false; echo after")
 
     assert (shown.stdout, shown.exit_code) == ("before\n", 1)
-    assert "The shell ended, with status 1" in shown.stderr
+    assert "The shell exited with status 1" in shown.stderr
     assert run("echo on").stdout == "on\n"
 
 
@@ -214,7 +214,7 @@ def test_python_and_the_tools_of_a_terminal_run(run: Run) -> None:
         "python3 -c 'import numpy; print(numpy.arange(3).sum())' && seq 9 | sort -r | head -1"
     )
 
-    assert told(shown) == ("3\n9\n", "", 0)
+    assert summary(shown) == ("3\n9\n", "", 0)
 
 
 def test_random_numbers_of_the_shell_follow_the_seed(terminal: ew.Env, run: Run) -> None:
@@ -238,7 +238,7 @@ def test_random_numbers_of_the_shell_follow_the_seed(terminal: ew.Env, run: Run)
         "python3 -c 'while True: pass'",
     ],
 )
-def test_an_endless_command_is_interrupted_and_the_shell_goes_on(
+def test_an_endless_command_is_interrupted_and_the_shell_continues(
     run_in_haste: Callable[[str], CodeObservation], endless: str
 ) -> None:
     run_in_haste("kept=1")
@@ -261,7 +261,7 @@ def test_an_endless_command_is_interrupted_and_the_shell_goes_on(
         ),
     ],
 )
-def test_a_command_that_will_not_be_interrupted_is_killed_with_the_shell(
+def test_a_command_that_ignores_interrupts_is_killed_with_the_shell(
     run_in_haste: Callable[[str], CodeObservation], stubborn: str
 ) -> None:
     run_in_haste("lost=1; touch kept")
@@ -269,8 +269,8 @@ def test_a_command_that_will_not_be_interrupted_is_killed_with_the_shell(
     shown = run_in_haste(stubborn)
 
     assert (shown.exit_code, shown.limits_hit) == (124, ["time"])
-    assert "was killed with all that ran here" in shown.stderr
-    assert told(run_in_haste("echo [$lost]; ls")) == ("[]\nkept\ntmp\n", "", 0)
+    assert "was killed with all other processes here" in shown.stderr
+    assert summary(run_in_haste("echo [$lost]; ls")) == ("[]\nkept\ntmp\n", "", 0)
 
 
 @pytest.mark.slow  # starts several sandboxes

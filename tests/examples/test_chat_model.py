@@ -1,4 +1,4 @@
-"""A model's server that is slow, busy, away, or refuses."""
+"""A model's server that is slow, busy, unreachable, or refuses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from chat_server import Failure, chat_server
-from leftovers import Leftovers
+from processes import Leftovers
 
 import envweave as ew
 from envweave.examples.chat_model import ChatModel, Message, ModelError
@@ -17,7 +17,7 @@ from envweave.examples.chat_model import ChatModel, Message, ModelError
 HI: list[Message] = [{"role": "user", "content": "hi"}]
 
 
-class Gathering:
+class Barrier:
     """A model that answers only when N requests wait at the same time, or after a while.
 
     Attributes:
@@ -41,22 +41,22 @@ class Gathering:
 
 
 def test_as_many_requests_run_at_once_as_are_made() -> None:
-    gathering = Gathering(64)
+    barrier = Barrier(64)
 
     async def main(model: ChatModel) -> list[str]:
         return await asyncio.gather(*(model.ask(HI) for _ in range(64)))
 
-    with chat_server(gathering) as server:
+    with chat_server(barrier) as server:
         said = asyncio.run(main(ChatModel("tiny", server.base_url, "sk-test")))
 
     assert said == ["hello"] * 64
-    assert gathering.most == 64
+    assert barrier.most == 64
 
 
 def test_the_episodes_of_a_pool_ask_at_the_same_time() -> None:
-    gathering = Gathering(48)
+    barrier = Barrier(48)
 
-    with chat_server(gathering) as server, ew.pool("counter-v0", size=48) as pool:
+    with chat_server(barrier) as server, ew.pool("counter-v0", size=48) as pool:
         model = ChatModel("tiny", server.base_url, "sk-test")
 
         async def agent(result: Any) -> dict[str, int]:
@@ -65,7 +65,7 @@ def test_the_episodes_of_a_pool_ask_at_the_same_time() -> None:
         episodes = ew.rollout(pool, agent, episodes=48).run()
 
     assert all(episode.usable for episode in episodes)
-    assert gathering.most == 48
+    assert barrier.most == 48
 
 
 def test_connections_are_kept_in_a_block_and_none_is_left_after_it() -> None:
@@ -114,7 +114,9 @@ def test_a_busy_server_is_tried_again_after_its_retry_after(status: int, when: s
         ("/no", "sk-test", r"404: Invalid URL .* Check the model.s name, and that base_url"),
     ],
 )
-def test_a_refusal_says_what_to_do_and_is_not_repeated(url: str, key: str, says: str) -> None:
+def test_a_refusal_is_reported_with_the_remedy_and_not_retried(
+    url: str, key: str, says: str
+) -> None:
     with chat_server(lambda messages: "hi") as server:
         model = ChatModel("tiny", server.base_url + url, key)
 

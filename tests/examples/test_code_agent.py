@@ -1,4 +1,4 @@
-"""An agent that asks a model for code, against a server that speaks the models' protocol."""
+"""An agent that asks a model for code, against a server with the chat protocol."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_an_invalid_answer_is_a_readable_error(model, api_key, says):
             asked.ask_now([{"role": "user", "content": "hi"}])
 
 
-def test_a_server_that_is_not_there_is_named():
+def test_a_missing_server_is_named():
     with chat_server(lambda messages: "hi") as server:
         url = server.base_url
 
@@ -152,7 +152,7 @@ def test_a_server_that_is_not_there_is_named():
         ChatModel("tiny", url, attempts=1).ask_now([{"role": "user", "content": "hi"}])
 
 
-def test_a_model_without_a_server_says_what_to_pass():
+def test_a_model_without_a_server_is_refused_with_the_missing_options():
     with pytest.raises(ew.errors.OptionError, match="OPENAI_BASE_URL"):
         ChatModel("tiny")
 
@@ -172,7 +172,7 @@ def test_the_command_solves_a_task_and_shows_the_steps(capsys, monkeypatch):
     assert printed.endswith("Answer: 6765\n")
 
 
-def test_the_command_without_a_server_says_what_to_do(capsys):
+def test_the_command_without_a_server_prints_the_missing_options(capsys):
     assert code_agent.main(["What is it?"]) == 1
     assert "Pass one such as" in capsys.readouterr().err
 
@@ -185,7 +185,7 @@ def test_all_blocks_of_an_answer_are_its_code():
 def test_long_output_is_shown_with_its_middle_left_out():
     result = ew.ExecutionResult(success=True, stdout="a" * 5000 + "z")
 
-    told = shown(ew.CodeObservation(execution_result=result))
+    text = shown(ew.CodeObservation(execution_result=result))
 
-    assert "1001 characters left out" in told
-    assert told.endswith("z")
+    assert "1001 characters omitted" in text
+    assert text.endswith("z")

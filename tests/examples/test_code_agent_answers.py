@@ -1,4 +1,4 @@
-"""What models and servers answer, as they do: in several languages, cut off, or not at all."""
+"""Answers of models and servers: in several languages, cut off, or missing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 
 import pytest
 from chat_server import Failure, chat_server
-from serving import served
+from servers import served
 
 import envweave as ew
 from envweave.codeact import NumericMatch
@@ -30,11 +30,11 @@ from envweave.examples.code_agent import ChatCodeAgent, code_in
         ("```python\nx = 1", None),
     ],
 )
-def test_code_is_what_stands_between_fences_of_its_language(answer, code):
+def test_code_is_read_from_fences_of_its_language(answer, code):
     assert code_in(answer) == code
 
 
-def test_an_agent_plays_at_a_server_of_which_it_knows_the_url_alone():
+def test_an_agent_plays_at_a_server_given_only_its_url():
     def model(messages):
         seen = messages[-1]["content"]
         code = "final_answer(7)" if "NameError" in seen else "print('hm')\nanswer"
@@ -94,7 +94,7 @@ class Babble(socketserver.StreamRequestHandler):
         self.wfile.write(b"hello\n")
 
 
-def test_a_server_that_speaks_no_http_is_named():
+def test_a_server_without_http_is_named():
     with socketserver.TCPServer(("127.0.0.1", 0), Babble) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:

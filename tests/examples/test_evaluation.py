@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import envweave as ew
-from envweave.examples.evaluation import evaluate
+from envweave.examples.training import evaluate
 
 
 def test_evaluation_counts_whole_episodes_and_each_seed_once():

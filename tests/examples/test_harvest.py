@@ -47,7 +47,7 @@ def env():
         yield made
 
 
-def test_taking_little_lasts_until_the_limit_truncates(env):
+def test_moderate_harvesting_lasts_until_the_limit_truncates(env):
     last = live(env, 0, lambda _: 2)[-1]
 
     assert (last.end.reason, last.step_index) == ("truncated", 50)
@@ -56,7 +56,7 @@ def test_taking_little_lasts_until_the_limit_truncates(env):
     assert last.info["farmer_0"]["metrics"] == {"harvested": 100.0, "rounds": 50.0, "starved": 0.0}
 
 
-def test_taking_all_one_can_ruins_the_stock_and_terminates(env):
+def test_greedy_harvesting_ruins_the_stock_and_terminates(env):
     last = live(env, 0, lambda _: 5)[-1]
 
     assert last.end.reason == "terminated"

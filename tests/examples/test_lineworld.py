@@ -94,7 +94,7 @@ def test_a_random_policy_succeeds_in_clearly_less_than_half_of_the_episodes():
 
 
 @pytest.mark.parametrize("move", [0, 2, "left", True, 1.0])
-def test_a_move_other_than_one_place_is_refused_and_changes_nothing(move):
+def test_a_move_other_than_one_cell_is_refused_and_changes_nothing(move):
     with ew.make("lineworld-v0") as env:
         before = env.reset(seed=0).observation
 
@@ -115,7 +115,7 @@ def test_a_vector_shows_numpy_columns():
     assert all(column.shape == (3,) for column in current.values())
 
 
-def test_the_state_tells_the_places_and_counts_the_steps():
+def test_the_state_has_the_positions_and_the_step_count():
     with ew.make("lineworld-v0", size=9) as env:
         goal = env.reset(seed=0).observation.goal
         before = env.state()
@@ -135,6 +135,6 @@ def test_observations_fit_their_spec_at_any_size(size):
 
 
 @pytest.mark.parametrize("wrong", [{"size": 2}, {"max_steps": 0}])
-def test_a_world_without_room_is_refused_by_name(wrong):
+def test_a_line_that_is_too_short_is_refused_by_name(wrong):
     with pytest.raises(ew.errors.OptionError, match=next(iter(wrong))):
         ew.make("lineworld-v0", **wrong)

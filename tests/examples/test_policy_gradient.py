@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from envweave.examples.policy_gradient import ActorCritic, Network, TrajectoryBatch
+from envweave.examples.train_lineworld_pg import ActorCritic, Network, TrajectoryBatch
 
 
 def rollout_of_one_step(*, reward, bootstrap, done, valid):
@@ -56,7 +56,7 @@ def test_a_choice_that_earns_more_becomes_likelier():
     assert learner.probabilities(here)[0, 0] > 0.7
 
 
-def test_invalid_steps_teach_nothing_and_their_nan_goes_nowhere():
+def test_invalid_steps_and_their_nan_do_not_affect_training():
     learner = ActorCritic(1, 2, np.random.default_rng(0), learning_rate=0.05, gamma=0.9)
 
     update = learner.update(
@@ -72,7 +72,7 @@ def test_invalid_steps_teach_nothing_and_their_nan_goes_nowhere():
     assert np.isfinite(learner.probabilities(np.ones((1, 1)))).all()
 
 
-def test_values_look_past_a_truncation_and_not_past_a_termination():
+def test_values_bootstrap_at_truncation_and_not_at_termination():
     """One place, reward 1, γ = 0.9: 10 if only limits end it, 1 if the task ends every step."""
     learnt = {}
     for name, bootstrap in (("truncated", True), ("terminated", False)):

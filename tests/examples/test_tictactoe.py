@@ -95,7 +95,7 @@ def test_taking_a_taken_cell_loses_and_is_blamed_on_the_agent(env):
 
 
 @pytest.mark.parametrize("cell", [9, -1, "x", None, 1.5])
-def test_a_cell_that_is_none_is_refused_by_name_and_the_game_is_unharmed(env, cell):
+def test_an_invalid_cell_is_refused_by_name_and_the_game_continues(env, cell):
     env.reset(seed=0)
 
     with pytest.raises(ew.errors.ActionError, match=r"action\['x'\]\.cell"):

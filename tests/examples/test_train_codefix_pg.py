@@ -7,10 +7,11 @@ import sys
 import time
 
 import pytest
+from installations import venv_python, with_envweave
+from training_runs import read_run_log
 
-from envweave.examples.run_log import RunHistory, read_run_log
+from envweave.examples.run_log import RunHistory
 from envweave.examples.train_codefix_pg import main
-from venvs import venv_python, with_envweave
 
 PNG = b"\x89PNG\r\n\x1a\n"
 MODULE = "envweave.examples.train_codefix_pg"

@@ -14,9 +14,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tinker_loopback import KEY, MODEL, loopback, without_time
+from training_runs import KEY, MODEL, loopback, read_run_log, without_time
 
-from envweave.examples.run_log import read_run_log
 from envweave.examples.train_gsm8k_tinker_rl import main
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -117,7 +116,7 @@ class TestLearning:
 class TestARun:
     pytestmark = slow
 
-    def test_writes_a_log_and_a_picture_that_say_the_service_is_fake(self, service, tmp_path):
+    def test_writes_a_log_and_a_plot_that_name_the_fake_service(self, service, tmp_path):
         done = service.train(*TINY, "--run-dir", tmp_path / "run")
 
         log = read_run_log(tmp_path / "run")
@@ -214,7 +213,7 @@ class TestARun:
         assert after["save_weights"] - before == 3  # after 3, 6 and 8 batches
         assert after["saves over the last one"] == 0
 
-    def test_that_ctrl_c_ends_says_how_to_resume_it(self, service, tmp_path):
+    def test_ended_by_ctrl_c_prints_how_to_resume(self, service, tmp_path):
         metrics = tmp_path / "run/metrics.jsonl"
         command = service.command(*EIGHT_QUESTIONS, "--run-dir", str(metrics.parent))
         with subprocess.Popen(

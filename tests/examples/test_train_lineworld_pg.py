@@ -59,7 +59,7 @@ def test_a_run_writes_its_log_and_its_picture(tmp_path, capsys):
     assert str(run_dir / "metrics.png") in capsys.readouterr().out
 
 
-def test_the_log_tells_the_truth_about_each_episode(tmp_path):
+def test_the_log_is_correct_about_each_episode(tmp_path):
     train(tiny(tmp_path / "run", episodes=60))
 
     for line in read_run_log(tmp_path / "run"):
@@ -128,7 +128,7 @@ def test_an_existing_run_is_not_written_over(tmp_path, capsys):
     assert kept.read_text() == "precious\n"
 
 
-def test_a_run_dir_that_cannot_be_made_is_refused_in_words(tmp_path, capsys):
+def test_a_run_dir_that_cannot_be_made_is_refused(tmp_path, capsys):
     (tmp_path / "file").write_text("")
 
     code = main([*TINY, "--run-dir", str(tmp_path / "file" / "run")])
@@ -173,7 +173,7 @@ def test_a_wrong_option_is_refused_by_name(option, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_without_matplotlib_training_completes_and_says_what_to_install(
+def test_without_matplotlib_training_completes_and_prints_the_install_command(
     tmp_path, monkeypatch, capsys
 ):
     for name in ("matplotlib", "matplotlib.figure"):
@@ -227,7 +227,7 @@ def test_a_line_that_was_cut_off_is_left_out(tmp_path):
     ]
 
 
-def test_a_place_for_runs_that_is_a_file_is_refused(tmp_path):
+def test_a_runs_folder_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "runs").write_text("")
 
     with pytest.raises(ew.errors.OptionError, match="runs"):

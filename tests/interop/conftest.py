@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SUPPORT = ROOT / "tests/support"
+PROGRAMS = ROOT / "tests/support/programs"
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +37,7 @@ class Peer:
 
     def __init__(self, python: Path, script: str = "openenv_peer.py", **more: str) -> None:
         self.process = subprocess.Popen(
-            [python, SUPPORT / script],
+            [python, PROGRAMS / script],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -54,20 +54,20 @@ class Peer:
         assert line, "the peer is gone"
         answer = json.loads(line)
         assert "raised" not in answer, answer["raised"]
-        return answer["came"]
+        return answer["result"]
 
 
-class World:
-    """An OpenEnv server, with the environments of `openenv_worlds.py`.
+class OpenEnvServer:
+    """An OpenEnv server, with the environments of `openenv_server.py`.
 
     Attributes:
         host: The ID of the server, to which the path of an environment is added.
         echo: The ID of OpenEnv's own echo environment there.
-        staged: The ID of one that does what it is told.
+        staged: The ID of one that does what its actions say.
     """
 
     def __init__(self, peer: Peer) -> None:
-        self.host = host = f"openenv://127.0.0.1:{peer('serve_worlds')['port']}"
+        self.host = host = f"openenv://127.0.0.1:{peer('serve_environments')['port']}"
         self.echo, self.staged = f"{host}/echo", f"{host}/staged"
 
 
@@ -97,7 +97,7 @@ def both(openenv_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     about = Path(str(importlib.metadata.distribution("envweave").locate_file("")))
     for one in about.glob("envweave-*.dist-info"):  # which tells of its plug-ins
         (lent / one.name).symlink_to(one)
-    paths = [ROOT / "src", SUPPORT, lent]
+    paths = [ROOT / "src", PROGRAMS, PROGRAMS.parent, lent]
     one = Peer(openenv_python, "openenv_classes.py", PYTHONPATH=os.pathsep.join(map(str, paths)))
     try:
         yield one
@@ -107,12 +107,12 @@ def both(openenv_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="session")
-def world(peer: Peer) -> World:
+def server(peer: Peer) -> OpenEnvServer:
     """A server for all tests."""
-    return World(peer)
+    return OpenEnvServer(peer)
 
 
 @pytest.fixture
-def doomed(peer: Peer) -> World:
+def disposable_server(peer: Peer) -> OpenEnvServer:
     """A server for one test, which may kill it."""
-    return World(peer)
+    return OpenEnvServer(peer)

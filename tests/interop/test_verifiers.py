@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 from chat_server import chat_server
+from installations import ROOT, venv_python, with_envweave
 
 import envweave as ew
 from envweave.errors import EnvNotFoundError, MissingExtraError
-from venvs import ROOT, venv_python, with_envweave
 
-SUPPORT = ROOT / "tests/support"
+PACKAGES = ROOT / "tests/support/verifiers_packages"
 IMPORTING = "importing verifiers takes seconds"
 
 
 def variables(home: Path) -> dict[str, str]:
     found = with_envweave(HOME=str(home), HF_HUB_OFFLINE="1", VF_LOG_LEVEL="ERROR")
-    return {**found, "PYTHONPATH": os.pathsep.join([str(SUPPORT), found["PYTHONPATH"]])}
+    return {**found, "PYTHONPATH": os.pathsep.join([str(PACKAGES), found["PYTHONPATH"]])}
 
 
 @pytest.mark.slow(IMPORTING)
@@ -105,7 +105,7 @@ def test_vf_eval_runs_an_environment_exported_as_v1(tmp_path):
     assert sorted(one["task"]["data"]["seed"] for one in episodes) == [0, 0, 1, 1]
 
 
-def test_without_verifiers_the_error_says_what_to_install():
+def test_without_verifiers_the_error_gives_the_install_command():
     with pytest.raises(MissingExtraError, match=r"pip install 'envweave\[verifiers\]'"):
         ew.make("verifiers://json")
     with pytest.raises(MissingExtraError, match=r"pip install 'envweave\[verifiers\]'"):

@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import verifiers as vf
-import verifiers_classic_worlds as worlds
+import verifiers_classic_environments as environments
 import verifiers_exports as exports
 
 import envweave as ew
-from envweave.adapters.verifiers.environments import ChatAction, ChatToolCall, TurnMessage
+from envweave.adapters.verifiers import ChatAction, ChatToolCall, TurnMessage
 from envweave.errors import (
     DefinitionError,
     EnvNotFoundError,
@@ -26,7 +26,7 @@ from envweave.errors import (
     TaskError,
 )
 
-ID = "verifiers://verifiers_classic_worlds"
+ID = "verifiers://verifiers_classic_environments"
 
 
 def test_a_single_turn_is_an_episode_of_one_step_with_the_score_and_its_parts():
@@ -156,7 +156,7 @@ def test_rubrics_that_compare_rollouts_see_a_group_of_one():
         assert env.step("hello").reward == 1.0
 
 
-def test_a_reward_function_that_raises_is_a_failure_and_no_zero():
+def test_a_reward_function_that_raises_is_a_failure_not_a_zero():
     with ew.make(ID, kind="failing_rubric") as env:
         env.reset(seed=0)
         result = env.step("hello")
@@ -189,18 +189,18 @@ def test_an_environment_that_cannot_begin_fails_its_reset():
 
 
 def test_an_abandoned_episode_is_cancelled_and_cleaned_up():
-    worlds.cleaned.clear()
-    worlds.torn_down.clear()
+    environments.cleaned.clear()
+    environments.torn_down.clear()
     threads = set(threading.enumerate())
     env = ew.make(ID, kind="talk")
     env.reset(task="train-1")
     env.reset(task="train-2")
     env.step("hello")
 
-    assert worlds.cleaned == [1]
+    assert environments.cleaned == [1]
     env.close()
-    assert worlds.cleaned == [1, 2]
-    assert worlds.torn_down == ["talk"]
+    assert environments.cleaned == [1, 2]
+    assert environments.torn_down == ["talk"]
     assert set(threading.enumerate()) <= threads
 
 
@@ -261,12 +261,12 @@ def test_it_can_be_made_in_any_thread_and_leaves_signals_alone():
 
 
 def test_make_takes_an_environment_object():
-    with ew.make(worlds.load_environment("single")) as env:
+    with ew.make(environments.load_environment("single")) as env:
         env.reset(task="train-0")
         assert env.step("secret 3").reward == 1.25
 
 
-def test_what_cannot_be_loaded_is_refused_with_the_reason():
+def test_an_environment_that_cannot_be_loaded_is_refused_with_the_reason():
     strict = types.ModuleType("strict")
     strict.load_environment = lambda difficulty=1: None
     with pytest.raises(OptionError, match="Did you mean 'difficulty'"):
@@ -312,7 +312,7 @@ def test_an_exported_environment_plays_tasks_by_their_ids_and_sums_the_reward():
     }
 
 
-def test_a_reply_that_is_no_action_costs_a_turn_and_is_explained():
+def test_an_invalid_reply_costs_a_turn_and_is_explained():
     with ew.make(ew.to_verifiers("counter-v0", max_turns=6)) as env:
         first = env.reset(seed=0)
         replies = [env.step(reply) for reply in ("three", '{"delta": "x"}', '{"by": 1}')]
@@ -404,7 +404,7 @@ def test_an_env_made_already_is_used_by_one_rollout_at_a_time():
     assert [one["reward"] for one in outputs] == [1.5] * 4
 
 
-def test_what_cannot_be_exported_is_refused():
+def test_an_environment_that_cannot_be_exported_is_refused():
     with pytest.raises(DefinitionError, match="several agents"):
         ew.to_verifiers("tictactoe-v0")
     with pytest.raises(OptionError, match="'classic' or 'v1'"):

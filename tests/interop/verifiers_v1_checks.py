@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 import verifiers.v1 as vf
-import verifiers_v1_worlds as worlds
+import verifiers_v1_talk as environments
 
 import envweave as ew
-from envweave.adapters.verifiers.environments import ChatAction, ChatToolCall, TurnMessage
+from envweave.adapters.verifiers import ChatAction, ChatToolCall, TurnMessage
 from envweave.errors import MissingExtraError, OptionError, ResetFailedError
 
-ID = "verifiers://verifiers_v1_worlds"
+ID = "verifiers://verifiers_v1_talk"
 
 
 def test_a_single_turn_is_an_episode_of_one_step_with_the_score_and_its_parts():
@@ -111,7 +111,7 @@ def test_tools_with_a_state_are_listed_and_called_and_bad_calls_are_answered_wit
     assert (last.terminated, last.reward_parts) == (True, {"total": 7.0})
 
 
-def test_a_reward_that_raises_is_a_failure_and_no_zero():
+def test_a_reward_that_raises_is_a_failure_not_a_zero():
     with ew.make(ID, kind="failing_reward") as env:
         env.reset(task="train-0")
         result = env.step("secret 3")
@@ -141,16 +141,16 @@ def test_an_environment_that_cannot_begin_fails_its_reset():
 
 
 def test_an_abandoned_episode_is_cancelled_and_cleaned_up():
-    worlds.cleaned.clear()
+    environments.cleaned.clear()
     threads, files = set(threading.enumerate()), open_files()
     env = ew.make(ID, kind="talk")
     env.reset(task="train-1")
     env.reset(task="train-2")
     env.step("hello")
 
-    assert worlds.cleaned == [1]
+    assert environments.cleaned == [1]
     env.close()
-    assert worlds.cleaned == [1, 2]
+    assert environments.cleaned == [1, 2]
     assert set(threading.enumerate()) <= threads
     assert open_files() == files
 
@@ -222,7 +222,7 @@ def test_a_program_that_streams_is_answered_in_a_stream():
     """The endpoint by itself, as a harness in a process of its own uses it."""
     from envweave.adapters.verifiers.v1 import load_v1
 
-    rollouts = load_v1(worlds, {})
+    rollouts = load_v1(environments, {})
 
     async def ask(messages, tools, agent):
         return ChatAction(
@@ -268,13 +268,13 @@ def post(url: str, body: dict, session: str) -> tuple[int, str]:
 
 
 def test_an_environment_object_runs_locally_and_not_in_the_cloud():
-    loaded = vf.load_environment(vf.resolve_env_config({"taskset": {"id": "verifiers_v1_worlds"}}))
+    loaded = vf.load_environment(vf.resolve_env_config({"taskset": {"id": "verifiers_v1_talk"}}))
     with ew.make(loaded) as env:
         env.reset(task="train-0")
         assert env.step("secret 3").reward == 1.25
 
 
-def test_what_cannot_be_loaded_is_refused_with_the_reason():
+def test_an_environment_that_cannot_be_loaded_is_refused_with_the_reason():
     with pytest.raises(OptionError, match="flavour"):
         ew.make(ID, flavour=3)
     with pytest.raises(OptionError, match="max_turnz"):

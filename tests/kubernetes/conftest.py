@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from docker_engine import own_mark
 from kubernetes_cluster import left_of, need_cluster, need_own_cluster, shared
-
-from envweave.providers.cleanup import Owner
 
 
 @pytest.fixture
@@ -16,7 +15,7 @@ def pods(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("KUBECONFIG", need_cluster())
     with shared(alone=False):
         yield
-        assert left_of(Owner.here().mark) == {}
+        assert left_of(own_mark()) == {}
 
 
 @pytest.fixture
@@ -26,4 +25,4 @@ def pods_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     need_own_cluster()
     with shared(alone=True):
         yield
-        assert left_of(Owner.here().mark) == {}
+        assert left_of(own_mark()) == {}

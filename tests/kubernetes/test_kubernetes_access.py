@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from envweave import KubernetesProvider
 from envweave.errors import OptionError, StartupError
 from envweave.providers.kubernetes.cluster import Cluster
-from envweave.providers.kubernetes.provider import KubernetesProvider
 
 pytest.importorskip("kubernetes", reason="Install it with: pip install 'envweave[kubernetes]'")
 
@@ -47,7 +47,7 @@ def start(**options: Any) -> None:
     KubernetesProvider(**options).start_container("echo-env:latest")
 
 
-def test_an_api_server_that_does_not_answer_is_told(tmp_path: Path, free_port: int) -> None:
+def test_an_unreachable_api_server_is_reported(tmp_path: Path, free_port: int) -> None:
     with pytest.raises(StartupError) as caught:
         start(kubeconfig=write_config(tmp_path, free_port))
 

@@ -6,15 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
-from docker_images import BASE, CODING, ECHO, LINEWORLD
+from docker_engine import BASE, CODING, ECHO, LINEWORLD, own_mark
 from kubernetes_cluster import cluster, names
 
 import envweave as ew
+from envweave import KubernetesProvider
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import OptionError, StartupError
 from envweave.examples import CounterEnv
-from envweave.providers.cleanup import Owner
-from envweave.providers.kubernetes.provider import KubernetesProvider
 
 pytestmark = [pytest.mark.slow, pytest.mark.kubernetes, pytest.mark.timeout(300)]
 in_pods = pytest.mark.usefixtures("pods")
@@ -27,11 +26,11 @@ def pods(**options: Any) -> KubernetesProvider:
 
 
 def mine() -> list[str]:
-    return names("pods", Owner.here().mark)
+    return names("pods", own_mark())
 
 
 @in_pods
-def test_the_seeds_client_starts_a_pod_and_stops_it() -> None:
+def test_the_http_client_starts_and_stops_a_pod() -> None:
     small = {"cpu_request": 0.05, "memory_request": "32m", "env_vars": {"GREETING": "hello"}}
     with EchoEnv.from_kubernetes(ECHO, **small) as env:
         before = mine()
@@ -77,7 +76,7 @@ def test_an_image_is_an_id_and_an_id_has_an_image_of_its_name() -> None:
 
 
 @in_pods
-def test_a_vector_shares_one_pod_and_steps_as_it_does_here() -> None:
+def test_a_vector_shares_one_pod_and_gives_the_same_steps() -> None:
     where = {"backend": "kubernetes", "provider": pods(), "docker_image": LINEWORLD}
     with ew.make_vector("lineworld-v0", num_envs=4, autoreset=True, **where) as far:
         shared = mine()
@@ -119,7 +118,7 @@ def test_code_runs_behind_walls_in_a_pod() -> None:
 
 
 @in_pods
-def test_an_image_that_is_missing_says_so() -> None:
+def test_a_missing_image_is_reported() -> None:
     with pytest.raises(StartupError, match="ErrImageNeverPull"):
         ew.make(
             "docker://no-such:1", backend="kubernetes", provider=pods(image_pull_policy="Never")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from docker_images import BASE
+from docker_engine import BASE
 
+from envweave import KubernetesProvider
 from envweave.api import Env, make
-from envweave.providers.kubernetes.provider import KubernetesProvider
 from envweave.testing import BackendConformance
 
 pytestmark = [

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from docker_images import ECHO
+from docker_engine import ECHO
 from kubernetes_cluster import READY_S, cluster
 from typer.testing import CliRunner
 
 import envweave as ew
-from envweave.cli.deploy import deploy_command
+from envweave.cli.commands.deploy import deploy_command
 from envweave.providers.kubernetes.deployment import KINDS
 
 pytestmark = [
@@ -98,7 +98,7 @@ def test_it_serves_and_is_changed_by_the_next_deployment(
     assert base64.b64decode(kept) == b"mine"
 
 
-def test_what_a_dry_run_prints_is_what_a_cluster_takes(
+def test_the_output_of_a_dry_run_is_accepted_by_a_cluster(
     connection: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENVWEAVE_TOKEN", "mine")

@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cutting_proxy import CuttingProxy
-from docker_images import ECHO
+from docker_engine import ECHO, own_mark
+from environments.containers import MEMORY_HOG, pod_options
+from hostile_servers import CuttingProxy
 from kubernetes_cluster import cluster, kill, names, need_own_cluster
-from kubernetes_worlds import MOODY, with_world
 
 import envweave as ew
+from envweave import KubernetesProvider
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import ConnectionLostError, ResetNeededError
-from envweave.providers.cleanup import Owner
 from envweave.providers.health import answers_health
-from envweave.providers.kubernetes.provider import KubernetesProvider
 
 pytestmark = [
     pytest.mark.slow,
@@ -38,7 +37,7 @@ def pods(**options: Any) -> KubernetesProvider:
 
 
 def mine() -> list[str]:
-    return names("pods", Owner.here().mark)
+    return names("pods", own_mark())
 
 
 def delete_the_only_one() -> str:
@@ -89,12 +88,12 @@ def test_a_killed_pod_loses_the_episode_and_the_next_reset_starts_another() -> N
 
 
 def test_a_pod_that_runs_out_of_memory_in_mid_episode_is_reported() -> None:
-    provider = pods(**with_world(memory="192m"))
-    with ew.make(MOODY, provider=provider, docker_image=ECHO) as env:
+    provider = pods(**pod_options(memory="192m"))
+    with ew.make(MEMORY_HOG, provider=provider, docker_image=ECHO) as env:
         env.reset()
-        env.step({"eat": 1})
+        env.step({"mebibytes": 1})
 
-        end = env.step({"eat": 400}).end
+        end = env.step({"mebibytes": 400}).end
 
     assert (end.reason, end.blame) == ("lost", "infrastructure")
     assert "ran out of memory: it needed more than 192 MiB, and was killed (OOMKilled" in end.cause
@@ -102,7 +101,7 @@ def test_a_pod_that_runs_out_of_memory_in_mid_episode_is_reported() -> None:
 
 
 def test_a_server_that_exits_in_mid_episode_is_lost_and_not_started_again() -> None:
-    with ew.make(MOODY, provider=pods(**with_world()), docker_image=ECHO) as env:
+    with ew.make(MEMORY_HOG, provider=pods(**pod_options()), docker_image=ECHO) as env:
         env.reset()
 
         end = env.step({"exit": 3}).end
@@ -142,7 +141,7 @@ def test_every_row_of_a_vector_reports_why() -> None:
         assert vector.step([{"delta": 1}] * 3).valid.all()
 
 
-def test_async_callers_are_told_why() -> None:
+def test_async_callers_get_the_reason() -> None:
     need_own_cluster()
 
     async def play() -> list[Any]:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from envweave import KubernetesProvider
 from envweave.errors import CallOrderError, OptionError
 from envweave.providers.kubernetes.manifests import owned, pod, secret, spec
 from envweave.providers.kubernetes.options import KubernetesOptions
-from envweave.providers.kubernetes.provider import KubernetesProvider
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_calls_in_the_wrong_order_are_refused() -> None:
         provider.start_container("echo-env:1", 8000, access="cluster")
 
 
-def test_another_has_the_same_options() -> None:
+def test_a_copy_of_the_provider_has_the_same_options() -> None:
     provider = KubernetesProvider(memory="1g").another()
 
     with pytest.raises(OptionError, match="memory_request='2g' is more than memory='1g'"):

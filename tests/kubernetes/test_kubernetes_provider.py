@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from docker_images import BASE, ECHO
+from docker_engine import BASE, ECHO, own_mark
 from kubernetes_cluster import READY_S, cluster, inside, names
 
 import envweave as ew
+from envweave import KubernetesProvider
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import AccessError, CallOrderError, OptionError, StartupError
-from envweave.providers.cleanup import Owner
-from envweave.providers.kubernetes.provider import KubernetesProvider
 
 pytestmark = [
     pytest.mark.slow,
@@ -61,7 +60,7 @@ def failing(image: str = BASE, timeout_s: float = READY_S, **options: Any) -> st
     return str(caught.value)
 
 
-def test_it_starts_a_server_and_leaves_nothing_behind() -> None:
+def test_it_starts_and_stops_a_server_and_leaves_nothing_behind() -> None:
     threads = set(threading.enumerate())
 
     with started(stop_timeout_s=5) as (provider, base_url):
@@ -76,7 +75,7 @@ def test_it_starts_a_server_and_leaves_nothing_behind() -> None:
     assert set(threading.enumerate()) == threads
 
 
-def test_its_port_is_one_of_loopback_and_asks_for_the_token() -> None:
+def test_its_port_is_on_loopback_and_requires_the_token() -> None:
     with started() as (provider, base_url):
         assert base_url.startswith("http://127.0.0.1:")
         with pytest.raises(AccessError):
@@ -153,7 +152,7 @@ def test_it_has_a_service_if_requested() -> None:
         address = seen(provider, "services")["spec"]["clusterIP"]
 
         assert base_url == f"http://{address}:8000"
-    assert names("services", Owner.here().mark) == []
+    assert names("services", own_mark()) == []
 
 
 @contextmanager
@@ -166,7 +165,7 @@ def unawaited(**options: Any) -> Iterator[tuple[KubernetesProvider, str]]:
         provider.stop_container()
 
 
-def test_what_the_caller_names_is_passed_on() -> None:
+def test_options_of_the_caller_are_passed_on() -> None:
     provider = KubernetesProvider(**QUICK)
     try:
         base_url = provider.start_container(
@@ -194,14 +193,14 @@ def test_what_the_caller_names_is_passed_on() -> None:
 # What goes wrong
 
 
-def test_an_image_that_is_missing_is_told_at_once() -> None:
+def test_a_missing_image_is_reported_at_once() -> None:
     message = failing("no-such-image:1", image_pull_policy="Never")
 
     assert "of 'no-such-image:1' cannot be started (ErrImageNeverPull)" in message
     assert "use 'IfNotPresent'" in message
 
 
-def test_an_image_that_cannot_be_fetched_is_told_at_once() -> None:
+def test_an_image_that_cannot_be_pulled_is_reported_at_once() -> None:
     message = failing("127.0.0.1:1/no-such-image:1")
 
     assert "cannot be started (ErrImagePull)" in message or "(ImagePullBackOff)" in message
@@ -209,7 +208,7 @@ def test_an_image_that_cannot_be_fetched_is_told_at_once() -> None:
     assert "Push the image" in message
 
 
-def test_an_image_whose_name_is_none_is_told_at_once() -> None:
+def test_an_invalid_image_name_is_reported_at_once() -> None:
     assert "(InvalidImageName)" in failing("No Such Image")
 
 
@@ -258,7 +257,7 @@ def test_a_missing_program_is_reported() -> None:
     assert "no-such-program" in failing(command=["no-such-program"])
 
 
-def test_an_image_that_would_be_root_is_refused_with_the_way_out() -> None:
+def test_an_image_that_runs_as_root_is_refused_with_the_option_that_allows_it() -> None:
     message = failing("envweave-python:3.11")
 
     assert "CreateContainerConfigError" in message
@@ -277,7 +276,7 @@ def test_a_refusal_of_the_cluster_is_reported() -> None:
         KubernetesProvider(tolerations=[{"operator": "Never"}]).start_container(ECHO)
 
 
-def test_a_pod_lives_no_longer_than_it_may() -> None:
+def test_a_pod_is_deleted_after_its_ttl() -> None:
     message = failing(command=["python", "-c", "import time; time.sleep(100)"], ttl_s=10)
 
     assert "more than ttl_s=10 seconds (DeadlineExceeded)" in message

@@ -34,7 +34,7 @@ def _children() -> set[int]:
 
 @pytest.fixture
 def trap(tmp_path: Path) -> Iterator[Callable[[], None]]:
-    """Give a function that lets the next process die that waits in `Place`."""
+    """A function that kills the next process that waits in `Crashing`."""
     os.mkfifo(tmp_path / "here")
     hunters = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from process_worlds import (
+from environments.crashing import (
     EXIT,
     GO,
     KILL,
@@ -16,9 +16,9 @@ from process_worlds import (
     RAISE,
     SEGV,
     TRICKY,
-    AsyncPlace,
-    Place,
-    Stays,
+    AsyncCrashing,
+    Crashing,
+    LeavesAThread,
     Unreadable,
     Unsendable,
 )
@@ -41,7 +41,7 @@ FAILED = [
 ]
 
 
-COLOURS = [Place, pytest.param(AsyncPlace, marks=pytest.mark.slow)]
+COLOURS = [Crashing, pytest.param(AsyncCrashing, marks=pytest.mark.slow)]
 
 
 @pytest.fixture(scope="module", params=COLOURS)
@@ -108,7 +108,7 @@ def test_a_single_environment_continues_after_a_loss_or_a_failure(
 
 @pytest.mark.slow  # starts worker processes
 def test_a_leftover_thread_does_not_delay_the_report_of_a_lost_worker() -> None:
-    with ew.make_vector(Stays, num_envs=2, backend="process", workers=1) as venv:
+    with ew.make_vector(LeavesAThread, num_envs=2, backend="process", workers=1) as venv:
         venv.reset()
 
         batch = venv.step([LEAVE, GO])

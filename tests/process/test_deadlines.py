@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from process_worlds import BLOCK, GO, HANG, AsyncPlace, Place
+from environments.crashing import BLOCK, GO, HANG, AsyncCrashing, Crashing
 
 import envweave as ew
 from envweave.errors import ResetFailedError
@@ -15,7 +15,7 @@ from envweave.session import episode_seed
 TIMEOUT_S = 0.4
 
 
-def vector(kind: Any = Place, **options: Any) -> ew.VectorEnv:
+def vector(kind: Any = Crashing, **options: Any) -> ew.VectorEnv:
     options = {"autoreset": True, "workers": 2, "timeout_s": TIMEOUT_S, **options}
     return ew.make_vector(kind, num_envs=4, backend="process", **options)
 
@@ -28,7 +28,7 @@ LATE, MATE = ("timeout", "environment"), ("lost", "infrastructure")
 
 
 @pytest.mark.slow  # starts worker processes
-@pytest.mark.parametrize(("kind", "action"), [(Place, HANG), (AsyncPlace, BLOCK)])
+@pytest.mark.parametrize(("kind", "action"), [(Crashing, HANG), (AsyncCrashing, BLOCK)])
 def test_a_hanging_row_times_out_and_the_other_rows_of_its_worker_are_lost(
     kind: Any, action: int
 ) -> None:
@@ -47,7 +47,7 @@ def test_a_hanging_row_times_out_and_the_other_rows_of_its_worker_are_lost(
 
 @pytest.mark.slow  # starts worker processes
 def test_a_coroutine_past_its_deadline_affects_only_its_own_row() -> None:
-    with vector(AsyncPlace) as venv:
+    with vector(AsyncCrashing) as venv:
         venv.reset(seed=5)
 
         batch = venv.step([GO, GO, GO, HANG])
@@ -103,7 +103,7 @@ def test_with_a_deadline_the_callers_thread_steps_no_rows() -> None:
 
 
 @pytest.mark.slow  # starts worker processes
-@pytest.mark.parametrize(("kind", "action"), [(Place, HANG), (AsyncPlace, HANG)])
+@pytest.mark.parametrize(("kind", "action"), [(Crashing, HANG), (AsyncCrashing, HANG)])
 @pytest.mark.parametrize("autoreset", [True, False])
 def test_one_environment_that_hangs_is_replaced(kind: Any, action: int, autoreset: bool) -> None:
     how = {"backend": "process", "timeout_s": TIMEOUT_S, "autoreset": autoreset}
@@ -120,7 +120,7 @@ def test_one_environment_that_hangs_is_replaced(kind: Any, action: int, autorese
 
 @pytest.mark.slow  # starts worker processes
 def test_a_single_environment_skips_the_episode_of_a_reset_that_hangs(tmp_path: Path) -> None:
-    with ew.make(Place, backend="process", timeout_s=TIMEOUT_S, at=str(tmp_path)) as env:
+    with ew.make(Crashing, backend="process", timeout_s=TIMEOUT_S, at=str(tmp_path)) as env:
         env.reset(seed=5)
         (tmp_path / f"hang-reset-{episode_seed(5, 1)}").touch()
 

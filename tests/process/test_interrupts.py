@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from process_worlds import GO, WAIT, Place, Presses
+from environments.crashing import GO, WAIT, Crashing, SendsInterrupts
 
 import envweave as ew
 from envweave.errors import ResetNeededError
 
 
-def vector(kind: Any = Presses, **options: Any) -> ew.VectorEnv:
+def vector(kind: Any = SendsInterrupts, **options: Any) -> ew.VectorEnv:
     options = {"workers": 2, **options}
     return ew.make_vector(kind, num_envs=4, backend="process", **options)
 
 
 @pytest.mark.slow  # starts worker processes
 def test_a_ctrl_c_at_the_terminal_does_not_reach_the_workers() -> None:
-    with vector(Place) as venv:
+    with vector(Crashing) as venv:
         batch = venv.reset(seed=5)
 
         assert os.getsid(int(batch.current[0, 0])) != os.getsid(0)
@@ -30,7 +30,7 @@ def test_a_ctrl_c_at_the_terminal_does_not_reach_the_workers() -> None:
 
 @pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("workers", [None, 2])
-def test_an_interrupted_step_goes_on_and_can_be_received(workers: int | None) -> None:
+def test_an_interrupted_step_continues_and_can_be_received(workers: int | None) -> None:
     with vector(workers=workers) as venv:
         venv.reset(seed=5)
 
@@ -77,7 +77,7 @@ def test_after_an_interrupted_state_every_call_gets_its_own_reply(tmp_path: Path
 
 @pytest.mark.slow  # starts worker processes
 def test_a_single_environment_needs_a_reset_after_an_interrupt() -> None:
-    with ew.make(Presses, backend="process") as env:
+    with ew.make(SendsInterrupts, backend="process") as env:
         env.reset(seed=5)
 
         with pytest.raises(KeyboardInterrupt):
@@ -93,7 +93,7 @@ STORM = """
 import contextlib, random, signal, sys, threading, time
 import envweave as ew
 from envweave.errors import CallOrderError
-from value_worlds import Shows
+from environments.values import Shows
 
 def press():
     rng, until = random.Random(3), time.monotonic() + 60

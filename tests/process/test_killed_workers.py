@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from process_worlds import END, GO, KILL, WAIT, AsyncPlace, Place, kill
+from environments.crashing import END, GO, KILL, WAIT, AsyncCrashing, Crashing, kill
 
 import envweave as ew
 from envweave.errors import ResetFailedError, StateFailedError
 from envweave.session import episode_seed
 
 
-def vector(kind: Any = Place, num_envs: int = 4, **options: Any) -> ew.VectorEnv:
+def vector(kind: Any = Crashing, num_envs: int = 4, **options: Any) -> ew.VectorEnv:
     return ew.make_vector(kind, num_envs=num_envs, backend="process", workers=2, **options)
 
 
@@ -29,8 +29,8 @@ def numbers(episode_ids: Any) -> list[str]:
 
 
 @pytest.mark.slow  # starts worker processes
-@pytest.mark.parametrize("kind", [Place, AsyncPlace])
-def test_with_autoreset_the_rows_of_a_killed_worker_go_on_in_another(kind: Any) -> None:
+@pytest.mark.parametrize("kind", [Crashing, AsyncCrashing])
+def test_with_autoreset_the_rows_of_a_killed_worker_continue_in_another(kind: Any) -> None:
     with vector(kind, autoreset=True) as venv:
         first = venv.reset(seed=5)
         batch = venv.step([GO] * 4)
@@ -78,7 +78,7 @@ def test_without_autoreset_a_reset_starts_another_worker() -> None:
 
 @pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("autoreset", [True, False])
-def test_a_worker_killed_in_mid_step_loses_that_step(
+def test_a_worker_killed_during_a_step_loses_that_step(
     trap: Callable[[], None], tmp_path: Path, autoreset: bool
 ) -> None:
     with vector(at=str(tmp_path), autoreset=autoreset) as venv:
@@ -96,7 +96,7 @@ def test_a_worker_killed_in_mid_step_loses_that_step(
 
 
 @pytest.mark.slow  # starts worker processes
-def test_the_others_go_on_while_a_worker_is_replaced(
+def test_other_rows_continue_while_a_worker_is_replaced(
     trap: Callable[[], None], tmp_path: Path
 ) -> None:
     with vector(at=str(tmp_path), autoreset=True) as venv:
@@ -122,7 +122,7 @@ def test_the_others_go_on_while_a_worker_is_replaced(
 
 @pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize("autoreset", [True, False])
-def test_a_worker_killed_in_mid_reset_fails_that_reset_and_no_other(
+def test_a_worker_killed_during_a_reset_fails_only_that_reset(
     trap: Callable[[], None], tmp_path: Path, autoreset: bool
 ) -> None:
     with vector(at=str(tmp_path), autoreset=autoreset) as venv:

@@ -6,19 +6,19 @@ import asyncio
 from typing import Any
 
 import pytest
-from process_worlds import END, GO, HANG, KILL, AsyncPlace, Place, kill
+from environments.crashing import END, GO, HANG, KILL, AsyncCrashing, Crashing, kill
 
 import envweave as ew
 from envweave.errors import ResetNeededError
 from envweave.session import episode_seed
 
 
-def pool_of(kind: Any = Place, size: int = 4, **options: Any) -> Any:
+def pool_of(kind: Any = Crashing, size: int = 4, **options: Any) -> Any:
     return ew.pool(kind, size=size, backend="process", **options)
 
 
 @pytest.mark.slow  # starts worker processes
-@pytest.mark.parametrize("kind", [Place, AsyncPlace])
+@pytest.mark.parametrize("kind", [Crashing, AsyncCrashing])
 def test_an_async_caller_continues_after_a_loss(kind: Any) -> None:
     async def run() -> None:
         async with ew.make_async(kind, backend="process") as env:
@@ -37,7 +37,7 @@ def test_an_async_caller_continues_after_a_loss(kind: Any) -> None:
 @pytest.mark.slow  # starts worker processes
 def test_an_idle_worker_that_was_killed_is_replaced_at_the_next_reset() -> None:
     async def run() -> None:
-        async with ew.make_async(Place, backend="process") as env:
+        async with ew.make_async(Crashing, backend="process") as env:
             first = await env.reset(seed=5)
             kill(first.observation[0])
             again = await env.reset()
@@ -49,7 +49,7 @@ def test_an_idle_worker_that_was_killed_is_replaced_at_the_next_reset() -> None:
 @pytest.mark.slow  # starts worker processes
 def test_after_a_cancelled_call_the_environment_needs_a_reset() -> None:
     async def run() -> None:
-        async with ew.make_async(AsyncPlace, backend="process") as env:
+        async with ew.make_async(AsyncCrashing, backend="process") as env:
             await env.reset(seed=5)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.2):
@@ -92,7 +92,7 @@ def test_a_rollout_replaces_and_counts_lost_episodes() -> None:
 @pytest.mark.slow  # starts worker processes
 def test_a_cancelled_rollout_leaves_no_process() -> None:
     async def run() -> None:
-        async with pool_of(AsyncPlace) as pool:
+        async with pool_of(AsyncCrashing) as pool:
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.3):
                     await ew.rollout(pool, lambda _: HANG, episodes=8, seed=5)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from value_worlds import SHOW, Move, Shows, TakesAny, TakesMove, TakesNumber, TakesText
+from comparison import same
+from environments.values import SHOW, Move, Shows, TakesAny, TakesMove, TakesNumber, TakesText
 
 import envweave as ew
 from envweave.errors import ActionError
-from envweave.types.results import same
 
 HERE: dict[str, Any] = {"num_envs": 4, "autoreset": True}
 THERE: dict[str, Any] = {**HERE, "backend": "process", "workers": 2}

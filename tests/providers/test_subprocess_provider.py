@@ -11,14 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from leftovers import Leftovers
-from remote_worlds import Tally
+from environments.served import Tally
+from processes import Leftovers
 
 import envweave as ew
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import CallOrderError, DefinitionError, OptionError, StartupError
 from envweave.examples import CounterEnv
-from envweave.providers.import_paths import import_path, served_as
+from envweave.providers.import_paths import import_path, server_config
 from envweave.registry import ReadyMade
 
 GONE_S = 20.0
@@ -29,7 +29,7 @@ def folder_of(base_url: str) -> Path:
 
 
 @pytest.mark.slow  # starts server processes
-def test_it_starts_a_server_and_leaves_nothing_behind() -> None:
+def test_it_starts_and_stops_a_server_and_leaves_nothing_behind() -> None:
     left = Leftovers()
     provider = ew.SubprocessProvider()
     with EchoEnv.from_docker_image("echo-v0", provider=provider) as env:
@@ -78,7 +78,7 @@ def test_an_environment_that_cannot_be_made_raises_as_in_this_process() -> None:
 @pytest.mark.slow  # starts server processes
 def test_a_server_that_exits_shows_its_last_lines(capfd: pytest.CaptureFixture[str]) -> None:
     provider = ew.SubprocessProvider()
-    base_url = provider.start_container("pkg://provider_worlds:Exits")
+    base_url = provider.start_container("pkg://environments.construction:Exits")
     folder = folder_of(base_url)
     try:
         with pytest.raises(StartupError) as caught:
@@ -94,7 +94,7 @@ def test_a_server_that_exits_shows_its_last_lines(capfd: pytest.CaptureFixture[s
 @pytest.mark.slow  # waits for a deadline
 def test_a_server_that_starts_too_slowly_is_reported_and_stopped() -> None:
     provider = ew.SubprocessProvider()
-    base_url = provider.start_container("pkg://provider_worlds:Sleeps")
+    base_url = provider.start_container("pkg://environments.construction:Sleeps")
     pid = provider.pid
     try:
         with pytest.raises(StartupError, match=r"did not answer within 0\.2 s"):
@@ -165,7 +165,7 @@ def test_only_what_a_module_defines_can_be_imported() -> None:
     class Local(CounterEnv):
         pass
 
-    assert import_path(Tally, "x") == "remote_worlds:Tally"
+    assert import_path(Tally, "x") == "environments.served:Tally"
     for refused in (Local, lambda: CounterEnv(), functools.partial(CounterEnv)):
         with pytest.raises(DefinitionError, match="HTTP needs an importable definition"):
             import_path(refused, "x")
@@ -180,19 +180,19 @@ def test_a_class_of_the_program_itself_is_refused(monkeypatch: pytest.MonkeyPatc
 
 def test_an_existing_object_cannot_be_sent_to_a_server() -> None:
     with pytest.raises(DefinitionError, match="CounterEnv object exists already"):
-        served_as(ew.EnvSpec("x", ReadyMade(CounterEnv())), {})
+        server_config(ew.EnvSpec("x", ReadyMade(CounterEnv())), {})
 
 
 @pytest.mark.parametrize("value", [object(), {1}, (1, 2), float("nan"), b"raw", {1: 2}])
 def test_a_keyword_that_is_not_json_is_refused_by_name(value: object) -> None:
     with pytest.raises(OptionError, match=r"done_at=.*cannot be sent to a server"):
-        served_as(ew.spec("counter-v0"), {"done_at": value})
+        server_config(ew.spec("counter-v0"), {"done_at": value})
 
 
 def test_an_environment_made_elsewhere_is_sent_by_its_id() -> None:
     pytest.importorskip("gymnasium")
 
-    config = served_as(ew.spec("gym://CartPole-v1"), {"render_mode": None})
+    config = server_config(ew.spec("gym://CartPole-v1"), {"render_mode": None})
 
     assert config["id"] == "gym://CartPole-v1"
     assert config["kwargs"] == {"render_mode": None}

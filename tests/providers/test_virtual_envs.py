@@ -10,13 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from descendants import descendants
-from distributions import wheel
+from installations import layered_venv, wheel, with_uv
+from processes import descendants
 
 import envweave as ew
 from envweave.errors import InstallError, OptionError
 from envweave.examples import CounterEnv
-from venvs import layered_venv, with_uv
 
 ENV = """\
 from dataclasses import dataclass

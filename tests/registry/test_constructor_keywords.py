@@ -7,12 +7,11 @@ import json
 from typing import Any
 
 import pytest
-from colliding_worlds import Colliding, Needy
-from serving import served
-from typer.testing import CliRunner
+from environments.construction import Colliding, Needy
+from servers import served
 
 import envweave as ew
-from envweave.cli.app import app
+from envweave.cli import main
 from envweave.errors import DefinitionError, OptionError
 
 GIVEN = {"backend": "gpu", "timeout_s": 3, "size": 7, "num_envs": 2}
@@ -23,7 +22,7 @@ def test_kwargs_reach_a_constructor_past_the_options_of_make() -> None:
         assert env.reset().observation == json.dumps(GIVEN)
 
 
-def test_kwargs_and_other_keywords_come_together() -> None:
+def test_kwargs_and_other_keywords_are_merged() -> None:
     with ew.make(Colliding, kwargs={"backend": "gpu"}, size=1) as env:
         assert json.loads(env.reset().observation) == {
             **GIVEN,
@@ -34,8 +33,8 @@ def test_kwargs_and_other_keywords_come_together() -> None:
 
 
 @pytest.mark.parametrize("backend", ["process"])
-def test_kwargs_reach_a_constructor_elsewhere(backend: str) -> None:
-    with ew.make("pkg://colliding_worlds:Colliding", backend=backend, kwargs=GIVEN) as env:
+def test_kwargs_reach_a_constructor_on_every_backend(backend: str) -> None:
+    with ew.make("pkg://environments.construction:Colliding", backend=backend, kwargs=GIVEN) as env:
         assert env.reset().observation == json.dumps(GIVEN)
 
 
@@ -62,7 +61,7 @@ def test_kwargs_reach_the_constructor_of_an_async_caller() -> None:
     assert asyncio.run(look()) == json.dumps(GIVEN)
 
 
-def test_what_is_registered_with_kwargs_is_made_with_them() -> None:
+def test_registered_kwargs_reach_the_constructor() -> None:
     registry = ew.Registry()
     ew.register("local://colliding-v0", Colliding, kwargs=GIVEN, registry=registry)
 
@@ -74,9 +73,9 @@ def test_what_is_registered_with_kwargs_is_made_with_them() -> None:
 def test_an_argument_of_the_command_line_may_have_the_name_of_an_option(command: str) -> None:
     given = ["-a", "backend=gpu", "-a", "timeout_s=3", "-a", "seed=1", "-a", "max_steps=2"]
 
-    outcome = CliRunner().invoke(app, [command, "pkg://colliding_worlds:Colliding", *given])
+    code = main([command, "pkg://environments.construction:Colliding", *given])
 
-    assert outcome.exit_code == 0, outcome.output
+    assert code == 0
 
 
 @pytest.mark.parametrize(
@@ -99,7 +98,7 @@ def test_the_error_of_a_collision_names_kwargs(given: Any, words: str) -> None:
         ew.make(Colliding, **given)
 
 
-def test_an_unknown_backend_may_have_been_meant_for_the_constructor() -> None:
+def test_an_unknown_backend_error_mentions_kwargs() -> None:
     with pytest.raises(ew.errors.BackendNotFoundError, match=r"pass it as kwargs={'backend': …}"):
         ew.make(Colliding, backend="gpu")
 

@@ -30,11 +30,11 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         (metadata / "entry_points.txt").write_text(entry_points)
         monkeypatch.syspath_prepend(str(site))
-        plugins._announced.cache_clear()
+        plugins._find_entry_points.cache_clear()
 
     yield install
     monkeypatch.undo()
-    plugins._announced.cache_clear()
+    plugins._find_entry_points.cache_clear()
     for name in set(sys.modules) - known:
         if name.startswith("fake_"):
             del sys.modules[name]
@@ -72,7 +72,7 @@ def test_an_import_path_names_a_class_a_function_or_something_within():
         (".relative:Env", "'.relative' cannot be imported: TypeError"),
     ],
 )
-def test_an_import_path_that_leads_nowhere_says_where_it_ends(path, message):
+def test_an_invalid_import_path_is_reported_with_the_missing_part(path, message):
     with pytest.raises(PluginError, match=message):
         ew.make(f"pkg://{path}")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import prime_hub
 import pytest
-from distributions import install
+from installations import install, with_envweave
 
 import envweave as ew
 from envweave.errors import (
@@ -27,7 +27,6 @@ from envweave.errors import (
 )
 from envweave.examples import CounterEnv
 from envweave.providers import SubprocessProvider
-from venvs import with_envweave
 
 MODULE = {"loop_maze.py": "def load_environment(): ...\n"}
 
@@ -103,7 +102,7 @@ def test_dependencies_that_are_urls_are_part_of_the_command(hub):
     assert shlex.split(str(refused.value).splitlines()[1])[-1] == other
 
 
-def test_another_version_that_is_installed_is_not_used_in_its_place(hub, tmp_path, monkeypatch):
+def test_another_installed_version_is_not_used_instead(hub, tmp_path, monkeypatch):
     install(tmp_path, "loop-maze", MODULE)
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -166,14 +165,14 @@ def test_another_permission_is_refused(hub):
 @pytest.mark.parametrize(
     "env_id", ["prime://maze-lab/no-maze", "prime://maze-lab/no-maze@1.0", "maze-lab/no-maze@1.0"]
 )
-def test_an_environment_that_the_hub_has_not_got(hub, env_id):
+def test_an_environment_missing_on_the_hub_is_reported(hub, env_id):
     with pytest.raises(
         EnvNotFoundError, match=r"Prime Hub .*no environment maze-lab/no-maze.*list"
     ):
         ew.make(env_id)
 
 
-def test_an_unknown_bare_id_tells_of_both_places(hub):
+def test_an_unknown_bare_id_is_reported_with_both_sources(hub):
     with pytest.raises(EnvNotFoundError, match=r"No environment is registered as.*Prime Hub"):
         ew.make("maze-lab/no-maze")
 
@@ -198,28 +197,32 @@ def test_an_invalid_hub_name_is_refused(hub, rest):
 @pytest.mark.parametrize(
     ("status", "error", "said"),
     [
-        (401, AccessError, r"401 \(no luck today\).*wants an API key: set PRIME_API_KEY, or run"),
+        (
+            401,
+            AccessError,
+            r"401 \(no luck today\).*requires an API key: set PRIME_API_KEY, or run",
+        ),
         (402, AccessError, "402.*billing"),
         (422, EnvIdError, "422.*prime://owner/name@version"),
         (500, ServerError, "500.*Try again later"),
         (503, ServerError, "503.*Try again later"),
     ],
 )
-def test_a_refusal_of_the_hub_says_what_to_do(hub, status, error, said):
+def test_a_refusal_of_the_hub_is_reported_with_the_remedy(hub, status, error, said):
     hub.status = status
 
     with pytest.raises(error, match=said):
         ew.spec("prime://maze-lab/loop-maze")
 
 
-def test_without_a_network_the_error_says_what_works_without(monkeypatch):
+def test_without_a_network_the_error_lists_what_works_offline(monkeypatch):
     monkeypatch.setenv("PRIME_API_BASE_URL", "http://127.0.0.1:1")
 
     with pytest.raises(ConnectionLostError, match=r"127.0.0.1:1 does not answer.*@version"):
         ew.spec("prime://maze-lab/loop-maze")
 
 
-def test_a_key_that_is_not_accepted_is_told_from_one_that_is_missing(hub, monkeypatch):
+def test_a_rejected_key_and_a_missing_key_are_reported_differently(hub, monkeypatch):
     hub.key = "right"
     monkeypatch.setenv("PRIME_API_KEY", "wrong")
 
@@ -340,7 +343,7 @@ def test_an_api_without_tls_is_not_shown_the_key(monkeypatch):
 
 
 @pytest.mark.parametrize("version", [None, 5, " 0.4.0\n", "../0.4.0"])
-def test_a_hub_that_does_not_say_which_version_is_the_latest(hub, version):
+def test_a_hub_without_a_latest_version_is_reported(hub, version):
     hub.publish("maze-lab/loop-maze", "0.4.0", MODULE, semantic_version=version)
 
     with pytest.raises(ServerError, match="Name one: prime://maze-lab/loop-maze@VERSION"):

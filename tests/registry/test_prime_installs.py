@@ -9,10 +9,10 @@ from pathlib import Path
 
 import prime_hub
 import pytest
+from installations import layered_venv, venv_python, with_uv
 
 import envweave as ew
 from envweave.errors import InstallError
-from venvs import layered_venv, venv_python, with_uv
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # imports verifiers, many times
 
@@ -192,7 +192,7 @@ def test_the_command_line_installs_with_pip_and_names_the_version(variables, pyt
     assert json.loads(done.stdout)["id"] == "prime://sum-lab/sum-classic@0.2.0"
 
 
-def test_without_uv_and_pip_the_error_says_how_to_get_one(variables, tmp_path):
+def test_without_uv_and_pip_the_error_gives_the_install_command(variables, tmp_path):
     python = layered_venv(tmp_path / "venv", has_pip=False)
     said = run(python, {**variables, "PATH": "/usr/bin:/bin"}, "prime://sum-lab/sum-v1", "always")
 

@@ -41,7 +41,7 @@ def test_an_id_is_found_with_its_scheme_and_without(registry, written, asked):
     )
 
 
-def test_register_returns_the_recipe_and_keeps_its_own_keywords(registry):
+def test_register_returns_the_spec_and_copies_the_keywords(registry):
     kwargs = {"done_at": 5}
 
     made = ew.register("mine-v0", CounterEnv, kwargs=kwargs, registry=registry)
@@ -95,7 +95,7 @@ def test_a_bare_name_finds_what_packages_announce_but_local_does_not(registry):
         ew.spec("local://counter-v0", registry=registry)
 
 
-def test_registries_know_nothing_of_each_other(registry):
+def test_registries_are_independent(registry):
     ew.register("mine-v0", CounterEnv, registry=registry)
 
     with pytest.raises(EnvNotFoundError):
@@ -105,7 +105,7 @@ def test_registries_know_nothing_of_each_other(registry):
     assert "local://mine-v0" not in [spec.id for spec in DEFAULT_REGISTRY.list()]
 
 
-def test_every_door_takes_a_registry(registry):
+def test_every_make_function_takes_a_registry(registry):
     ew.register("mine-v0", CounterEnv, registry=registry)
 
     with (

@@ -19,9 +19,9 @@ def lossy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lossy\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[envweave.backends]\nlossy = lossy_backend\n")
     monkeypatch.syspath_prepend(tmp_path)
-    plugins._announced.cache_clear()
+    plugins._find_entry_points.cache_clear()
     lossy_backend.LOSE.clear()
     lossy_backend.BEGUN.clear()
     yield "lossy"
     monkeypatch.undo()
-    plugins._announced.cache_clear()
+    plugins._find_entry_points.cache_clear()

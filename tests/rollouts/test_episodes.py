@@ -7,7 +7,7 @@ import pickle
 
 import numpy as np
 import pytest
-from rollout_worlds import Move, Walk, forward
+from environments.tasks import Move, Walk, forward
 
 import envweave as ew
 from envweave.testing import (
@@ -36,7 +36,7 @@ def test_a_step_has_the_observation_the_action_and_its_result():
     assert [seen.value for seen in episode.observations] == [0, 1, 3]
 
 
-def test_an_episode_says_how_it_began_and_how_it_ended():
+def test_an_episode_records_its_start_and_its_end():
     episode = play(Walk, forward, tasks=["c"], seed=5)
 
     assert episode.task == ew.Task("c")
@@ -236,7 +236,7 @@ def test_an_episode_survives_pickling():
     assert again == episode
 
 
-def test_an_async_agent_and_an_agent_that_is_an_object_will_do():
+def test_an_agent_may_be_async_or_an_object():
     class Agent:
         async def __call__(self, result: ew.StepResult) -> dict:
             await asyncio.sleep(0)

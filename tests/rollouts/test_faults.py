@@ -7,7 +7,7 @@ import math
 
 import lossy_backend
 import pytest
-from rollout_worlds import Seen, Walk, counted, flaky, forward
+from environments.tasks import Seen, Walk, counted, flaky, forward
 
 import envweave as ew
 from envweave.errors import RolloutFailedError
@@ -46,13 +46,13 @@ def test_a_fault_is_recorded_with_its_cause():
 
     (fault,) = rollout.faults
     assert (fault.reason, fault.blame, fault.task_id) == ("error", "environment", "b")
-    assert "ValueError: the world broke" in fault.cause
+    assert "ValueError: the simulator broke" in fault.cause
     assert (fault.group, fault.member, fault.seed) == (1, 0, episodes[1].seed)
     assert fault.replaced
     assert fault.episode_id != episodes[1].episode_id
 
 
-def test_it_is_played_again_in_another_environment(lossy):
+def test_a_faulty_episode_is_played_again_in_another_environment(lossy):
     lossy_backend.LOSE.append("step")
 
     async def in_turn(result: ew.StepResult) -> dict:
@@ -68,7 +68,7 @@ def test_it_is_played_again_in_another_environment(lossy):
     assert failed != replaced
 
 
-def test_an_episode_that_never_works_is_given_up_and_not_usable():
+def test_an_episode_that_always_fails_is_not_usable():
     kind, _ = flaky(lambda task, before: "step" if task == "b" else None)
 
     with ew.pool(kind, size=2) as pool:
@@ -117,7 +117,7 @@ def test_no_more_faults_are_replaced_than_allowed():
     assert rollout.fault_counts == {"error": 4}
 
 
-def test_without_leave_to_replace_any_they_are_returned_as_they_are():
+def test_faults_are_returned_if_none_may_be_replaced():
     kind, _ = flaky(once("step", "a"))
 
     with ew.pool(kind, size=1) as pool:
@@ -143,12 +143,14 @@ def test_faults_may_be_raised():
 
     with (
         ew.pool(kind, size=1) as pool,
-        pytest.raises(RolloutFailedError, match=r"error, blame environment, task 'b'.*world broke"),
+        pytest.raises(
+            RolloutFailedError, match=r"error, blame environment, task 'b'.*simulator broke"
+        ),
     ):
         ew.rollout(pool, forward, tasks=list("abc"), on_fault="raise").run()
 
 
-def test_if_nothing_works_the_rollout_says_so():
+def test_a_rollout_without_a_working_environment_raises():
     kind, log = flaky(lambda task, before: "reset")
 
     with (
@@ -160,7 +162,7 @@ def test_if_nothing_works_the_rollout_says_so():
     assert len(log) == 6
 
 
-def test_if_nothing_works_there_is_an_end_to_trying():
+def test_retries_end_if_every_episode_fails():
     kind, log = flaky(lambda task, before: "step")
 
     async def scenario() -> None:

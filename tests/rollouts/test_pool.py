@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from rollout_worlds import Walk, counted, forward
+from environments.tasks import Walk, counted, forward
 
 import envweave as ew
 from envweave.errors import (
@@ -154,7 +154,7 @@ def test_a_closed_pool_is_refused():
     asyncio.run(scenario())
 
 
-def test_a_plain_block_in_a_running_loop_says_what_to_write():
+def test_a_sync_block_in_a_running_loop_is_refused_with_the_async_form():
     async def scenario() -> None:
         pool = ew.pool("counter-v0", size=1)
         with pytest.raises(CallOrderError, match="async with"), pool:
@@ -183,7 +183,7 @@ def test_a_pool_that_is_dropped_unclosed_warns():
         del pool
 
 
-def test_closing_a_pool_ends_the_rollouts_in_it_and_says_why():
+def test_closing_a_pool_ends_its_rollouts_with_the_reason():
     kind = counted()
 
     async def scenario() -> None:
@@ -211,14 +211,14 @@ async def _collect(rollout: ew.Rollout) -> list[ew.Episode]:
     return await rollout
 
 
-def test_a_backend_that_connects_one_at_a_time_will_do(lossy):
+def test_a_backend_may_connect_one_environment_at_a_time(lossy):
     with ew.pool("counter-v0", size=3, backend=lossy) as pool:
         episodes = ew.rollout(pool, lambda result: {"delta": 3}, episodes=6).run()
 
     assert [episode.reward for episode in episodes] == [3.0] * 6
 
 
-def test_what_such_a_backend_had_connected_is_closed_if_the_next_fails(lossy):
+def test_connected_environments_are_closed_if_the_next_connection_fails(lossy):
     kind = counted()
 
     def third_fails() -> ew.Environment:

@@ -6,7 +6,7 @@ import io
 import sys
 
 import pytest
-from rollout_worlds import flaky, forward
+from environments.tasks import flaky, forward
 
 import envweave as ew
 

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from process_worlds import kill
-from rollout_worlds import TASKS, Endless, ManyTasks, Walk, forward
-from serving import app_served, served
-from worlds_served import process_serving
+from environments.crashing import kill
+from environments.tasks import TASKS, Endless, ManyTasks, Walk, forward
+from servers import app_served, process_serving, served
 
 import envweave as ew
 from envweave.errors import RolloutFailedError, TaskError
@@ -98,7 +97,7 @@ def test_an_unreachable_server_costs_episodes_that_are_reported(
     assert "one.sock" in (rollout.faults[0].cause or "")
 
 
-def test_with_on_fault_raise_a_server_that_is_away_ends_the_rollout(tmp_path: Path) -> None:
+def test_with_on_fault_raise_an_unreachable_server_ends_the_rollout(tmp_path: Path) -> None:
     with stoppable(Walk, tmp_path / "one.sock") as (url, _, stop), ew.pool(url, size=2) as pool:
         stop()
         impatient(pool)
@@ -180,7 +179,7 @@ def test_every_episode_is_accounted_for_once_though_the_server_is_killed(kind: s
     running = ExitStack()
 
     def start() -> Any:
-        return running.enter_context(process_serving(f"pkg://rollout_worlds:{kind}", port=port))
+        return running.enter_context(process_serving(f"pkg://environments.tasks:{kind}", port=port))
 
     async def agent(result: Any) -> dict[str, int]:
         await asyncio.sleep(0.01)

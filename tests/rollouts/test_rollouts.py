@@ -6,13 +6,13 @@ import asyncio
 import itertools
 
 import pytest
-from rollout_worlds import TASKS, Move, Seen, Walk, counted, forward
+from environments.tasks import TASKS, Move, Seen, Walk, counted, forward
 
 import envweave as ew
 from envweave.errors import CallOrderError, OptionError, TaskError
 
 
-def places(episodes: list[ew.Episode]) -> list[tuple[str | None, int, int]]:
+def tasks_and_members(episodes: list[ew.Episode]) -> list[tuple[str | None, int, int]]:
     return [(episode.task_id, episode.group, episode.member) for episode in episodes]
 
 
@@ -23,7 +23,9 @@ def test_awaiting_returns_the_episodes_in_the_order_of_their_tasks_groups_togeth
 
     episodes = asyncio.run(scenario())
 
-    assert places(episodes) == [("b", 0, i) for i in range(3)] + [("a", 1, i) for i in range(3)]
+    assert tasks_and_members(episodes) == [("b", 0, i) for i in range(3)] + [
+        ("a", 1, i) for i in range(3)
+    ]
 
 
 def test_going_through_yields_each_episode_as_it_finishes():
@@ -45,13 +47,13 @@ def test_going_through_yields_each_episode_as_it_finishes():
     assert asyncio.run(scenario()) == ["c", "a", "b"]
 
 
-def test_one_straggler_does_not_hold_the_others():
+def test_one_straggler_does_not_delay_the_others():
     async def scenario() -> list[str | None]:
-        everybody_else = asyncio.Event()
+        others_finished = asyncio.Event()
 
         async def agent(result: ew.StepResult) -> dict:
             if result.task_id == "a":
-                await everybody_else.wait()
+                await others_finished.wait()
             return {"by": 1}
 
         finished = []
@@ -59,7 +61,7 @@ def test_one_straggler_does_not_hold_the_others():
             async for episode in ew.rollout(pool, agent, tasks=list("abcdef")):
                 finished.append(episode.task_id)
                 if len(finished) == 5:
-                    everybody_else.set()
+                    others_finished.set()
         return finished
 
     assert asyncio.run(scenario()) == ["b", "c", "d", "e", "f", "a"]
@@ -87,7 +89,7 @@ def test_no_more_episodes_run_at_once_than_the_pool_and_the_caller_allow(size, a
     assert (Watched.peak, Watched.running) == (most, 0)
 
 
-def test_tasks_are_asked_for_only_when_there_is_room_for_them():
+def test_tasks_are_fetched_only_when_an_environment_is_free():
     taken = []
 
     def tasks():
@@ -202,7 +204,7 @@ def test_a_rollout_that_is_never_awaited_warns():
         ew.rollout(pool, forward, episodes=1)
 
 
-def test_no_tasks_no_episodes():
+def test_without_tasks_no_episodes_are_played():
     with ew.pool(Walk, size=2) as pool:
         assert ew.rollout(pool, forward, tasks=[]).run() == []
 

@@ -7,13 +7,13 @@ import itertools
 import random
 
 import pytest
+from environments.construction import Seedless
+from environments.tasks import TASKS, Walk, forward
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rollout_worlds import TASKS, Walk, forward
 
 import envweave as ew
 from envweave.errors import OptionError, SeedError, TaskError
-from envweave.testing.scripted import SeedlessEnvironment
 
 
 def content(episodes: list[ew.Episode]) -> list[tuple]:
@@ -90,14 +90,14 @@ def test_two_rollouts_without_a_seed_differ():
 @pytest.mark.parametrize("options", [{"seed": 1}, {"share_seed": True}])
 def test_a_seed_that_cannot_be_honored_is_refused(options):
     with (
-        ew.pool(SeedlessEnvironment, size=1) as pool,
+        ew.pool(Seedless, size=1) as pool,
         pytest.raises(SeedError, match="takes no seed"),
     ):
         ew.rollout(pool, lambda result: {}, episodes=1, **options)
 
 
 def test_an_environment_without_a_seed_gets_none():
-    with ew.pool(SeedlessEnvironment, size=2) as pool:
+    with ew.pool(Seedless, size=2) as pool:
         rollout = ew.rollout(pool, lambda result: {}, episodes=4, group_size=2)
         episodes = rollout.run()
 
@@ -121,7 +121,7 @@ def test_tasks_may_be_tasks_or_ids_or_a_split():
     assert [episode.task_id for episode in split] == list("abcdef")
 
 
-def test_a_split_is_as_long_as_it_is():
+def test_a_split_is_played_once():
     with ew.pool(Walk, size=2) as pool:
         rollout = ew.rollout(pool, forward, tasks=pool.tasks("train"), group_size=2)
         total, episodes = rollout.total, rollout.run()

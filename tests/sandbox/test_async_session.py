@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import uvloop
-from sandbox_bodies import ProcessBody, PuppetBody
+from sandbox_sessions import ProcessBody, PuppetBody
 
 from envweave.errors import (
     BranchError,
@@ -17,8 +17,7 @@ from envweave.errors import (
     SessionEndedError,
     SessionLostError,
 )
-from envweave.sandbox.async_session import AsyncSession
-from envweave.sandbox.limits import Limits
+from envweave.sandbox import AsyncSession, Limits
 from envweave.sandbox.processes.process import ExitReason
 from envweave.sandbox.tools import SandboxTools
 
@@ -64,7 +63,7 @@ def test_an_async_session_supports_every_call(runner):
             assert (first.return_value, first.stdout) == (21, "set\n")
             assert called.return_value == 7
             assert [call.name for call in called.tool_calls] == ["add", "add", "later"]
-            assert "Expected `int`, got `str`" in refused.exception_message
+            assert "argument left: 'a' is not an int" in refused.exception_message
             assert failed.exception_message == "StopIteration: nothing there"
             assert (late.exception_type, late.limits_hit) == ("TimeLimit", ("time",))
             assert await session.get("table") == {"a": (1, 2)}
@@ -140,11 +139,11 @@ def test_cancelling_a_run_interrupts_the_code_and_keeps_the_session(runner):
     async def main():
         started = asyncio.Event()
 
-        async def tell() -> None:
+        async def notify() -> None:
             started.set()
 
-        async with fresh(tools={"tell": tell}) as session:
-            run = asyncio.create_task(session.run("kept = 1\ntell()\nwhile True: pass"))
+        async with fresh(tools={"notify": notify}) as session:
+            run = asyncio.create_task(session.run("kept = 1\nnotify()\nwhile True: pass"))
             await started.wait()
             run.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -183,12 +182,12 @@ def test_code_that_ignores_a_cancellation_ends_its_session(runner):
     async def main():
         started = asyncio.Event()
 
-        async def tell() -> None:
+        async def notify() -> None:
             started.set()
 
         limits = Limits(timeout_s=20, grace_s=0.05)
-        code = STUBBORN.replace("while", "try: tell()\nexcept ToolError: pass\nwhile")
-        async with fresh(limits, {"tell": tell}) as session:
+        code = STUBBORN.replace("while", "try: notify()\nexcept ToolError: pass\nwhile")
+        async with fresh(limits, {"notify": notify}) as session:
             run = asyncio.create_task(session.run(code))
             await started.wait()
             run.cancel()
@@ -206,11 +205,11 @@ def test_a_run_cancelled_twice_is_abandoned_at_once(runner):
     async def main():
         started = asyncio.Event()
 
-        async def tell() -> None:
+        async def notify() -> None:
             started.set()
 
-        code = STUBBORN.replace("while", "try: tell()\nexcept ToolError: pass\nwhile")
-        async with fresh(tools={"tell": tell}) as session:
+        code = STUBBORN.replace("while", "try: notify()\nexcept ToolError: pass\nwhile")
+        async with fresh(tools={"notify": notify}) as session:
             run = asyncio.create_task(session.run(code))
             await started.wait()
             run.cancel()
@@ -236,7 +235,7 @@ def test_code_that_ignores_the_time_limit_ends_its_session(runner):
     assert (result.exception_type, result.session_ended) == ("TimeLimit", True)
 
 
-def test_the_result_says_how_code_ended_its_session(runner):
+def test_the_result_contains_how_code_ended_its_session(runner):
     async def main():
         async with fresh() as session:
             result = await session.run("import os; os._exit(3)")
@@ -265,11 +264,11 @@ def test_another_task_may_interrupt_the_code_but_not_call_the_session(runner):
     async def main():
         started = asyncio.Event()
 
-        async def tell() -> None:
+        async def notify() -> None:
             started.set()
 
-        async with fresh(tools={"tell": tell}) as session:
-            run = asyncio.create_task(session.run("tell()\nwhile True: pass"))
+        async with fresh(tools={"notify": notify}) as session:
+            run = asyncio.create_task(session.run("notify()\nwhile True: pass"))
             await started.wait()
             with pytest.raises(BusyError, match="another call"):
                 await session.run("1")
@@ -281,20 +280,20 @@ def test_another_task_may_interrupt_the_code_but_not_call_the_session(runner):
     assert (result.exception_type, result.limits_hit) == ("Interrupted", ())
 
 
-@pytest.mark.parametrize("code", ["tell()\nwhile True: pass", "never()"])
+@pytest.mark.parametrize("code", ["notify()\nwhile True: pass", "never()"])
 def test_closing_while_code_runs_ends_the_run(runner, code):
     async def main():
         closed = []
         started = asyncio.Event()
 
-        async def tell() -> None:
+        async def notify() -> None:
             started.set()
 
         async def never() -> None:
             started.set()
             await asyncio.Event().wait()
 
-        tools = {"tell": tell, "never": never}
+        tools = {"notify": notify, "never": never}
         session = fresh(tools=tools, on_close=lambda: closed.append(True))
         run = asyncio.create_task(session.run(code))
         await started.wait()
@@ -343,7 +342,7 @@ def test_sending_code_to_a_session_that_does_not_read_times_out(runner):
 
 def test_a_branch_is_an_independent_session(runner):
     def echo(puppet):
-        puppet.hear()
+        puppet.receive()
 
     async def main():
         body, twin = PuppetBody(echo), PuppetBody(echo)
@@ -360,7 +359,7 @@ def test_a_branch_is_an_independent_session(runner):
 
 
 def test_a_session_whose_template_is_gone_is_lost(runner):
-    body = PuppetBody(lambda puppet: puppet.hear(), death=ExitReason("lost"))
+    body = PuppetBody(lambda puppet: puppet.receive(), death=ExitReason("lost"))
 
     async def main():
         async with AsyncSession(body, LIMITS, SandboxTools()) as session:

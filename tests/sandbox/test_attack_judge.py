@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from attack_corpus import PROMISES, Attack, load, pick
-from attack_judge import Evidence, Seen, judge
+from attacks.corpus import PROMISES, Attack, load, pick
+from attacks.judge import Evidence, Seen, judge
 
 SECRET = "5ec7e7" * 8
 FINE = Seen(success=True, texts={"stdout": "blocked\n"}, value=None, seconds=0.1)

@@ -8,10 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import attacks
 import pytest
-from attack_victim import VARIABLE, victim
-from descendants import descendants, is_alive, keeping_orphans, read_process
+from attacks import runner as attacks
+from attacks.victim import VARIABLE, victim
+from processes import descendants, is_alive, keeping_orphans, read_process
 
 DAEMON = """
 import os, sys
@@ -87,7 +87,7 @@ def test_the_victim_stores_its_secret_as_hosts_do_and_removes_it() -> None:
     assert not path.exists()
 
 
-def test_a_visit_to_the_victim_is_recorded_once() -> None:
+def test_a_connection_to_the_victim_is_recorded_once() -> None:
     with victim() as host:
         streams, datagrams = host.placeholders(""), host.placeholders("sendto")
         with socket.create_connection(("127.0.0.1", int(streams["PORT"]))) as one:
@@ -99,9 +99,9 @@ def test_a_visit_to_the_victim_is_recorded_once() -> None:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
                 one.sendto(b"datagram", address)
 
-        came = host.connections()
+        outcome = host.connections()
 
-        assert sorted(came) == [
+        assert sorted(outcome) == [
             "ABSTRACT: b''",
             "ABSTRACT: b'datagram'",
             "PORT: b'tcp'",

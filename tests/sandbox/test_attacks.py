@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from attack_corpus import Attack, load
-from attacks import Ground, ground, try_attack
+from attacks.corpus import Attack, load
+from attacks.runner import Ground, ground, try_attack
 
 from envweave.sandbox import Sandbox
 

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from attack_control import ESCAPING, HARMLESS
-from attack_corpus import load
-from other_user import NoInterpreterError, OtherUser, other_user
+from attacks.corpus import ESCAPING, HARMLESS, load
+from staging import NoInterpreterError, OtherUser, other_user
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from evil_branches import PRELUDE, family, soon
-from leftovers import Leftovers
+from processes import Leftovers
+from sandbox_sessions import PRELUDE, family, soon
 
 from envweave.errors import BranchError, SandboxError
 from envweave.sandbox import Limits, Sandbox
@@ -74,7 +74,7 @@ def evil(self, message):
     words = frame([3, 12345, None, None]) * 50
     ends = time.monotonic() + 30
     while time.monotonic() < ends: os.write(3, words)""",
-    "with endless calls that it does not hear the answers of": """
+    "with endless calls whose answers it does not read": """
 def evil(self, message):
     for _ in range(20_000): os.write(3, frame([1, 5, "echo", [], {}]))
     wait()""",
@@ -307,7 +307,7 @@ RACES = {
 
 
 @pytest.mark.parametrize("race", RACES)
-def test_files_that_change_while_they_are_copied_do_no_harm(box, race):
+def test_files_may_change_while_they_are_copied(box, race):
     with box.session() as session:
         session.run(f"""
 import os, threading

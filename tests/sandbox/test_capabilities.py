@@ -68,7 +68,7 @@ for act in (
     assert run(code).stdout.split() == ["1"] * 5
 
 
-def test_dropping_twice_is_harmless():
+def test_dropping_twice_is_allowed():
     assert run("capabilities.drop_all()\ncapabilities.drop_all()").returncode == 0
 
 

@@ -202,7 +202,7 @@ def test_removing_a_cgroup_kills_its_processes(cgroups: Cgroups, start: Start) -
     assert not any(folder.exists() for folder in folders)
 
 
-def test_killing_or_removing_twice_is_harmless(cgroups: Cgroups) -> None:
+def test_killing_or_removing_twice_is_allowed(cgroups: Cgroups) -> None:
     group = cgroups.create("empty", LIMITS)
     assert group.remove() is True
 

@@ -6,14 +6,13 @@ import time
 
 import msgspec
 import pytest
-from sandbox_bodies import Puppet, PuppetBody
+from sandbox_sessions import Puppet, PuppetBody
 
 from envweave.errors import SandboxError, SessionEndedError, SessionLostError
-from envweave.sandbox.limits import Limits
+from envweave.sandbox import Limits, Session
 from envweave.sandbox.processes.process import ExitReason
+from envweave.sandbox.protocol.encoding import encode
 from envweave.sandbox.protocol.messages import Called, Get, Replied, Run, RunFinished
-from envweave.sandbox.protocol.plain_values import encode
-from envweave.sandbox.session import Session
 from envweave.sandbox.tools import SandboxTools
 
 LIMITS = Limits(timeout_s=0.1, grace_s=0.05, message_bytes=1 << 16, tool_calls=5)
@@ -32,21 +31,21 @@ def run(play, limits: Limits = LIMITS, tools: dict | None = None, **options):
 
 
 def flood_forged(puppet: Puppet) -> None:
-    number = puppet.hear().id
+    number = puppet.receive().id
     frames = b"".join(encode(finished(number ^ bit, "forged")) for bit in range(1, 200))
     while True:
         puppet.shout(frames)
 
 
 def flood_tools(puppet: Puppet) -> None:
-    puppet.hear()
+    puppet.receive()
     frames = b"".join(encode(Called(call, "none", [], {})) for call in range(200))
     while True:
         puppet.shout(frames)
 
 
 def trickle(puppet: Puppet) -> None:
-    number = puppet.hear().id
+    number = puppet.receive().id
     frame = encode(finished(number, "x" * 60_000))
     while True:
         for byte in frame[:-1]:
@@ -72,10 +71,10 @@ def test_a_session_that_never_finishes_is_killed_in_time(play):
 
 def test_a_session_that_calls_tools_forever_is_killed_in_time():
     def play(puppet):
-        puppet.hear()
+        puppet.receive()
         while True:
             puppet.say(Called(1, "tick", [], {}))
-            puppet.hear()
+            puppet.receive()
 
     result, _ = run(play, tools={"tick": lambda: None})
 
@@ -99,7 +98,7 @@ def test_a_session_that_calls_tools_forever_is_killed_in_time():
 )
 def test_a_session_that_sends_an_unreadable_message_is_killed_at_once(payload):
     def play(puppet):
-        puppet.hear()
+        puppet.receive()
         puppet.shout(payload)
         puppet.killed.wait(30)
 
@@ -111,10 +110,10 @@ def test_a_session_that_sends_an_unreadable_message_is_killed_at_once(payload):
 
 def test_a_reply_queued_before_its_call_is_ignored():
     def play(puppet):
-        first = puppet.hear()
+        first = puppet.receive()
         puppet.say(finished(first.id, "first"), finished(first.id, "queued"))
         puppet.say(finished(first.id + 1, "guessed"), Replied(first.id, None, "queued"))
-        second = puppet.hear()
+        second = puppet.receive()
         puppet.say(finished(second.id, "second"))
 
     body = PuppetBody(play)
@@ -126,9 +125,9 @@ def test_a_reply_queued_before_its_call_is_ignored():
 
 def test_a_run_cannot_be_answered_by_a_reply_nor_a_request_by_a_result():
     def play(puppet):
-        run = puppet.hear()
+        run = puppet.receive()
         puppet.say(Replied(run.id, None, None), finished(run.id, "true"))
-        get = puppet.hear()
+        get = puppet.receive()
         assert (type(run), type(get)) == (Run, Get)
         puppet.say(finished(get.id, "forged"), Replied(get.id, None, 5))
 
@@ -142,9 +141,9 @@ def test_tool_calls_between_runs_are_refused_at_the_next_call():
     answers = []
 
     def play(puppet):
-        puppet.say(finished(puppet.hear().id), Called(7, "tick", [], {}))
-        get = puppet.hear()
-        answers.append(puppet.hear())
+        puppet.say(finished(puppet.receive().id), Called(7, "tick", [], {}))
+        get = puppet.receive()
+        answers.append(puppet.receive())
         puppet.say(Replied(get.id, None, 1))
 
     called = []
@@ -171,7 +170,7 @@ def test_a_session_that_does_not_read_is_killed_in_time():
 
 def test_a_session_that_calls_tools_and_does_not_read_the_answers_is_killed_in_time():
     def play(puppet):
-        puppet.hear()
+        puppet.receive()
         while True:
             puppet.shout(b"".join(encode(Called(call, "big", [], {})) for call in range(4)))
 
@@ -193,14 +192,14 @@ def test_a_session_that_calls_tools_and_does_not_read_the_answers_is_killed_in_t
     ],
 )
 def test_the_termination_reports_how_the_process_died(death, kind, limits_hit):
-    result, _ = run(lambda puppet: puppet.hear(), PATIENT, death=death)
+    result, _ = run(lambda puppet: puppet.receive(), PATIENT, death=death)
 
     assert (result.exception_type, result.limits_hit) == (kind, limits_hit)
     assert str(death) in result.exception_message
 
 
 def test_a_lost_session_raises_now_and_later():
-    body = PuppetBody(lambda puppet: puppet.hear(), death=ExitReason("lost"))
+    body = PuppetBody(lambda puppet: puppet.receive(), death=ExitReason("lost"))
 
     with Session(body, PATIENT, SandboxTools()) as session:
         with pytest.raises(SessionLostError):
@@ -211,7 +210,7 @@ def test_a_lost_session_raises_now_and_later():
 
 def test_a_partial_answer_is_ignored_when_the_session_ends():
     def play(puppet):
-        frame = encode(finished(puppet.hear().id, "x" * 1000))
+        frame = encode(finished(puppet.receive().id, "x" * 1000))
         puppet.shout(frame[:-1])
 
     result, _ = run(play, PATIENT, death=ExitReason("exit", 1))
@@ -221,7 +220,9 @@ def test_a_partial_answer_is_ignored_when_the_session_ends():
 
 def test_failure_texts_are_truncated_in_errors():
     def play(puppet):
-        failure = msgspec.msgpack.encode([3, puppet.hear().id, ["Odd" * 9000, "x" * 30_000, ""], 0])
+        failure = msgspec.msgpack.encode(
+            [3, puppet.receive().id, ["Odd" * 9000, "x" * 30_000, ""], 0]
+        )
         puppet.frame(failure)
 
     body = PuppetBody(play)
@@ -242,10 +243,10 @@ def test_closing_ends_a_run_of_a_stopped_process():
             if self.releases:
                 super().kill()
 
-    body = StoppedBody(lambda puppet: (puppet.hear(), heard.set(), puppet.killed.wait(30)))
-    heard = threading.Event()
+    body = StoppedBody(lambda puppet: (puppet.receive(), received.set(), puppet.killed.wait(30)))
+    received = threading.Event()
     session = Session(body, PATIENT, SandboxTools())
-    closing = threading.Thread(target=lambda: (heard.wait(30), session.close()))
+    closing = threading.Thread(target=lambda: (received.wait(30), session.close()))
     closing.start()
 
     with pytest.raises(SessionLostError, match="closed while a call"):
@@ -257,11 +258,11 @@ def test_closing_ends_a_run_of_a_stopped_process():
 
 def test_a_flood_between_runs_only_uses_the_time_of_the_next_run():
     def play(puppet):
-        first = puppet.hear()
+        first = puppet.receive()
         stale = b"".join(encode(finished(first.id, "stale")) for _ in range(2000))
         puppet.say(finished(first.id, "first"))
         puppet.shout(stale)
-        second = puppet.hear()
+        second = puppet.receive()
         puppet.shout(stale)
         puppet.say(finished(second.id, "second"))
 

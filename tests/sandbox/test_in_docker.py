@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attack_corpus import load
+from attacks.corpus import load
 from docker_engine import need_image
 from staging import stage
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from walled import run_walled
+from sandbox_walls import run_behind_walls
 
 from envweave.sandbox.walls import landlock
 
@@ -45,7 +45,7 @@ def with_each_version(attempt):
 
 def run_shut(code: str, work, **options):
     """Run code that restricts itself, without any other wall."""
-    return run_walled(f"{SHUT}\n{code}", work, landlock=False, seccomp=False, **options)
+    return run_behind_walls(f"{SHUT}\n{code}", work, landlock=False, seccomp=False, **options)
 
 
 def test_every_version_protects_files_outside(tmp_path):
@@ -65,7 +65,7 @@ def attempt(version):
         refusal(open, "/dev/null", "w"), refusal(open, "/dev/zero"),
     ]
 
-tell(with_each_version(attempt))
+report(with_each_version(attempt))
 """,
         work,
     )
@@ -95,7 +95,7 @@ def attempt(version):
         refusal(os.kill, os.getppid(), 0),
     ]
 
-tell(with_each_version(attempt))
+report(with_each_version(attempt))
 """,
         work,
     )
@@ -117,7 +117,7 @@ outside = socket.socket(socket.AF_UNIX)
 outside.bind("\\0envweave-test-" + str(os.getpid()))
 outside.listen()
 shut()
-tell(refusal(socket.socket(socket.AF_UNIX).connect, outside.getsockname()))
+report(refusal(socket.socket(socket.AF_UNIX).connect, outside.getsockname()))
 """,
         tmp_path,
     )
@@ -135,7 +135,7 @@ def test_only_the_shell_profile_starts_programs_and_makes_named_pipes(tmp_path, 
         f"""
 import shutil, subprocess
 shut(shell={shell})
-tell([
+report([
     refusal(subprocess.run, [os.path.realpath("/bin/true")]),
     refusal(subprocess.run, ["./script"]),
     refusal(os.mkfifo, "pipe"),
@@ -159,7 +159,7 @@ def test_a_single_file_can_be_granted(tmp_path):
     results = run_shut(
         """
 shut(read=("../shown", "../absent"))
-tell([refusal(open, "../shown"), refusal(open, "../hidden"), refusal(open, "../shown", "a")])
+report([refusal(open, "../shown"), refusal(open, "../hidden"), refusal(open, "../shown", "a")])
 """,
         work,
     )
@@ -177,7 +177,7 @@ def test_open_files_stay_open_and_rule_descriptors_are_closed(tmp_path):
 file = open("../open")
 before = len(os.listdir("/proc/self/fd"))
 shut(read=("/proc",))
-tell([file.read(), len(os.listdir("/proc/self/fd")) - before])
+report([file.read(), len(os.listdir("/proc/self/fd")) - before])
 """,
         work,
     )

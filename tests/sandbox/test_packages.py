@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from distributions import install
+from installations import install
 
 import envweave
 from envweave import CodeActEnvironment, CodeAction, create_codeact_env
@@ -192,13 +192,13 @@ TASKS = {
 
 
 @pytest.mark.parametrize("kind", ["endless", "fetched"])
-@pytest.mark.parametrize("road", ["function", "class"])
-def test_an_environment_never_shows_the_distribution_that_makes_its_tasks(folder, road, kind):
+@pytest.mark.parametrize("made_by", ["function", "class"])
+def test_an_environment_never_shows_the_distribution_that_makes_its_tasks(folder, made_by, kind):
     files = {"acme_tasks/__init__.py": TASKS, "acme_tasks/answers.json": "forty-two"}
     install(folder, "acme-tasks", files)
     tasks = importlib.import_module("acme_tasks").TASKS[kind]
     tasks.get("train-0" if kind == "endless" else "a")  # as another environment may have done
-    if road == "function":
+    if made_by == "function":
         environment = create_codeact_env(packages="all", tasks=tasks).unwrap()
     else:
         executor = SandboxExecutor(SandboxOptions(packages="all"))
@@ -215,10 +215,10 @@ def test_an_environment_never_shows_the_distribution_that_makes_its_tasks(folder
     assert asyncio.run(play()).execution_result.return_value == []
 
 
-@pytest.mark.parametrize("road", ["function", "class"])
-def test_an_environment_never_shows_the_distribution_that_defines_it(isolation, folder, road):
+@pytest.mark.parametrize("made_by", ["function", "class"])
+def test_an_environment_never_shows_the_distribution_that_defines_it(isolation, folder, made_by):
     acme_env = importlib.import_module("acme_env")
-    if road == "function":
+    if made_by == "function":
         environment = acme_env.make(packages="all", isolation=isolation).unwrap()
     else:
         options = SandboxOptions(packages="all", isolation=isolation)

@@ -17,10 +17,13 @@ from hypothesis.extra import numpy as npst
 from msgspec.msgpack import Ext
 
 from envweave.errors import PlainDataError
-from envweave.sandbox.protocol.decoding import ProtocolViolationError
-from envweave.sandbox.protocol.encoding import DTYPES, ValueKind
+from envweave.sandbox.protocol.decoding import (
+    ProtocolViolationError,
+    read_from_host,
+    read_from_session,
+)
+from envweave.sandbox.protocol.encoding import DTYPES, ValueKind, encode, pack
 from envweave.sandbox.protocol.messages import Called, Put, Replied, RunFinished
-from envweave.sandbox.protocol.plain_values import encode, pack, read_from_host, read_from_session
 
 to_bytes = msgspec.msgpack.Encoder().encode
 

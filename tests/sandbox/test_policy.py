@@ -6,8 +6,8 @@ import errno
 import random
 import signal
 
-import bpf
 import pytest
+from seccomp_filters import run_filter
 
 from envweave.sandbox.walls import policy
 from envweave.sandbox.walls.seccomp import ALLOW, MACHINES, NOTIFY, assemble, refuse
@@ -33,7 +33,7 @@ NAMESPACES = (NEW_MOUNTS, NEW_CGROUP, NEW_UTS, NEW_IPC, NEW_USERS, NEW_PIDS, NEW
 SESSIONS = {
     "python": policy.session_policy(shell=False, pid=None, signals_scoped=False, branching=False),
     "branching": policy.session_policy(shell=False, pid=None, signals_scoped=True, branching=True),
-    "walled by landlock": policy.session_policy(
+    "confined by landlock": policy.session_policy(
         shell=False,
         pid=PID,
         signals_scoped=False,
@@ -42,7 +42,7 @@ SESSIONS = {
         lengths_kept=False,
     ),
     "shell": policy.session_policy(shell=True, pid=None, signals_scoped=True, branching=False),
-    "shell walled by landlock": policy.session_policy(
+    "shell confined by landlock": policy.session_policy(
         shell=True, pid=PID, signals_scoped=False, branching=False
     ),
 }
@@ -55,7 +55,7 @@ PROGRAMS = {
 
 def action(session: str, machine: str, name: str, *arguments: int) -> int:
     known = MACHINES[machine]
-    return bpf.run(PROGRAMS[session, machine], known.audit, known.numbers[name], arguments)
+    return run_filter(PROGRAMS[session, machine], known.audit, known.numbers[name], arguments)
 
 
 def answers(session: str, name: str, *arguments: int) -> set[int]:
@@ -115,7 +115,7 @@ def test_no_session_may_ever_call(family, session):
     assert allowed == set()
 
 
-@pytest.mark.parametrize("session", ["python", "branching", "walled by landlock"])
+@pytest.mark.parametrize("session", ["python", "branching", "confined by landlock"])
 @pytest.mark.parametrize("name", ["vfork", "execve", "execveat", "mknodat", "setsid", "setresuid"])
 def test_python_sessions_start_no_program(session, name):
     assert answers(session, name) == {refuse(errno.EPERM)}
@@ -128,7 +128,7 @@ def test_shell_sessions_start_programs(name):
 
 @pytest.mark.parametrize("name", ["setsid", "setpgid"])
 def test_without_a_pid_namespace_a_shell_session_stays_in_its_process_group(name):
-    assert answers("shell walled by landlock", name) == {refuse(errno.EPERM)}
+    assert answers("shell confined by landlock", name) == {refuse(errno.EPERM)}
 
 
 @pytest.mark.parametrize("session", SESSIONS)

@@ -11,8 +11,8 @@ import signal
 import socket
 import termios
 
-import bpf
 import pytest
+from seccomp_filters import run_filter
 
 from envweave.sandbox.walls import policy
 from envweave.sandbox.walls.seccomp import ALLOW, MACHINES, assemble, refuse
@@ -41,7 +41,7 @@ def answer(programs, name, *arguments):
     """The action for a call, the same on each machine that has it."""
     given = tuple(argument & (1 << 64) - 1 for argument in arguments)
     found = {
-        bpf.run(programs[machine], known.audit, known.numbers[name], given)
+        run_filter(programs[machine], known.audit, known.numbers[name], given)
         for machine, known in MACHINES.items()
         if name in known.numbers
     }

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from descendants import is_alive
+from processes import is_alive
 
 from envweave.errors import SessionLostError
 from envweave.sandbox import Sandbox

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from walled import run_walled
+from sandbox_walls import run_behind_walls
 
 from envweave.sandbox.walls import landlock
 
@@ -17,12 +17,12 @@ needs_landlock = pytest.mark.skipif(
 
 
 def test_calls_that_reach_beyond_the_process_are_refused(tmp_path):
-    refusals = run_walled(
+    refusals = run_behind_walls(
         """
         import ctypes, os, resource, signal, socket, subprocess
 
         pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        tell({
+        report({
             "fork": refusal(os.fork),
             "program": refusal(subprocess.run, ["/bin/true"]),
             "execve": refusal(os.execv, "/bin/true", ["true"]),
@@ -34,7 +34,7 @@ def test_calls_that_reach_beyond_the_process_are_refused(tmp_path):
             "memory of the parent": refusal(call, "process_vm_readv", os.getppid(), 0, 0, 0, 0, 0),
             "limits of the parent": refusal(call, "prlimit64", os.getppid(), 7, 0, 0),
             "signal to the parent": refusal(os.kill, os.getppid(), 0),
-            "signal to everybody": refusal(os.kill, -1, 0),
+            "signal to every process": refusal(os.kill, -1, 0),
             "network": refusal(socket.socket),
             "unix socket": refusal(socket.socket, socket.AF_UNIX),
             "datagram to a path": refusal(pair[0].sendto, b"x", "/run/docker.sock"),
@@ -69,7 +69,7 @@ def test_files_outside_the_work_folder_are_protected_and_inside_they_work(tmp_pa
     work = tmp_path / "work"
     work.mkdir()
 
-    results = run_walled(
+    results = run_behind_walls(
         f"""
         import os, pathlib, shutil, sqlite3, tempfile
 
@@ -97,7 +97,7 @@ def test_files_outside_the_work_folder_are_protected_and_inside_they_work(tmp_pa
             base.execute("create table numbers as select 7 as number")
         with tempfile.TemporaryFile(dir=".") as file:
             file.write(b"x")
-        tell([refused, sorted(map(str, pathlib.Path().rglob("*")))])
+        report([refused, sorted(map(str, pathlib.Path().rglob("*")))])
         """,
         work,
     )
@@ -110,7 +110,7 @@ def test_files_outside_the_work_folder_are_protected_and_inside_they_work(tmp_pa
 
 
 def test_threads_event_loops_signals_and_memory_work(tmp_path):
-    results = run_walled(
+    results = run_behind_walls(
         """
         import asyncio, ctypes, faulthandler, mmap, os, queue, random, select, signal, socket
         import threading, time
@@ -149,7 +149,7 @@ def test_threads_event_loops_signals_and_memory_work(tmp_path):
         numbers = (ctypes.c_int * 3)(3, 1, 2)
         ctypes.CDLL(None).qsort(numbers, 3, 4, compare)
         faulthandler.enable()
-        tell([
+        report([
             asyncio.run(talk()), received, squares, len(poll.poll(1)), list(numbers),
             len(os.urandom(8)), random.Random(1).randrange(100), time.monotonic() > 0,
             refusal(os.waitpid, -1, 0), os.uname().sysname, bytes(shared[:3]).decode(),
@@ -179,7 +179,7 @@ def test_threads_event_loops_signals_and_memory_work(tmp_path):
 def test_numpy_works_with_its_own_threads(tmp_path):
     pytest.importorskip("numpy")
 
-    results = run_walled(
+    results = run_behind_walls(
         """
         import threading
         import numpy as np
@@ -197,7 +197,7 @@ def test_numpy_works_with_its_own_threads(tmp_path):
             thread.start()
         for thread in threads:
             thread.join()
-        tell([results, bool((mapped == matrix).all())])
+        report([results, bool((mapped == matrix).all())])
         """,
         tmp_path,
         preload=["numpy"],
@@ -214,12 +214,12 @@ def test_modes_and_times_of_files_stay_where_the_user_id_is_shared(tmp_path):
     work = tmp_path / "work"
     work.mkdir()
 
-    refusals = run_walled(
+    refusals = run_behind_walls(
         f"""
         import os
 
         path = {str(outside)!r}
-        tell([refusal(os.chmod, path, 0o777), refusal(os.utime, path, (1, 1))])
+        report([refusal(os.chmod, path, 0o777), refusal(os.utime, path, (1, 1))])
         """,
         work,
         files_shared=True,

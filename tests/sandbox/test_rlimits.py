@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from envweave.sandbox.limits import Limits
+from envweave.sandbox import Limits
 
 if sys.platform != "linux":
     pytest.skip("the walls are Linux's", allow_module_level=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sandbox_child import Child, running
+from sandbox_runner import Child, running
 
 from envweave.sandbox.protocol.messages import Begin, Branch, Get, RunFinished, ToolSignature
 
@@ -218,7 +218,7 @@ def test_a_variable_too_large_to_send_is_reported(child: Child):
 
 def test_a_host_that_hangs_up_ends_the_session(tmp_path):
     with running(tmp_path) as one:
-        one.line.close()
+        one.channel.close()
 
         assert one.process.wait(30) == 0
 

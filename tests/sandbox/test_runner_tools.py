@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from sandbox_child import Child, answer, running
+from sandbox_runner import Child, answer, running
 
 from envweave.sandbox.protocol.messages import Called, Get, RunFinished, ToolAnswer, ToolSignature
 
@@ -183,9 +183,9 @@ def test_cells_that_await_can_be_interrupted_repeatedly(tmp_path):
     with running(tmp_path, tools=TOOLS) as one:
         one.run("import resource, asyncio\nresource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))")
 
-        told = [one.interrupt(SLOW["await"]).interrupted for _ in range(20)]
+        interrupted_flags = [one.interrupt(SLOW["await"]).interrupted for _ in range(20)]
 
-        assert told == [True] * 20
+        assert interrupted_flags == [True] * 20
         assert one.value("await asyncio.sleep(0, 'awake')") == "awake"
 
 

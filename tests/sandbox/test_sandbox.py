@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from leftovers import Leftovers
+from processes import Leftovers
 
 from envweave.errors import ClosedError, OptionError, SandboxError
 from envweave.sandbox import AsyncSandbox, Limits, Sandbox, Tier

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
-from leftovers import Leftovers
+from processes import Leftovers
 
 from envweave.errors import (
     BranchError,

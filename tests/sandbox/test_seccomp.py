@@ -6,8 +6,8 @@ import errno
 import itertools
 import random
 
-import bpf
 import pytest
+from seccomp_filters import decide, names_of, run_filter
 
 from envweave.sandbox.walls import policy as policies
 from envweave.sandbox.walls.seccomp import (
@@ -59,13 +59,16 @@ def test_a_program_agrees_with_its_policy_on_every_number(name, machine):
     dice = random.Random(0)
     for number in range(601):
         for arguments in interesting_arguments(policy, machine, number, dice):
-            expected = bpf.decide(policy, machine, number, arguments)
-            assert bpf.run(program, convention, number, arguments) == expected, (number, arguments)
+            expected = decide(policy, machine, number, arguments)
+            assert run_filter(program, convention, number, arguments) == expected, (
+                number,
+                arguments,
+            )
 
 
 def interesting_arguments(policy, machine, number, dice):
     """Values in the rule of a call, adjacent values, and values with more bits."""
-    rule = policy.rules.get(bpf.names_of(machine).get(number, ""), Rule(ALLOW))
+    rule = policy.rules.get(names_of(machine).get(number, ""), Rule(ALLOW))
     checks = [check for case in rule.cases for check in case.checks]
     choices = []
     for argument in range(6):
@@ -96,7 +99,9 @@ def test_a_call_by_another_convention_kills(machine):
     others = [0x4000_0003, 0x4000_0028, 0, *(other.audit for other in MACHINES.values())]
     others.remove(MACHINES[machine].audit)
 
-    actions = {bpf.run(program, other, number) for other in others for number in (0, 59, 2**32 - 1)}
+    actions = {
+        run_filter(program, other, number) for other in others for number in (0, 59, 2**32 - 1)
+    }
 
     assert actions == {KILL_PROCESS}
 
@@ -106,14 +111,14 @@ def test_a_call_by_another_convention_kills(machine):
 def test_on_x86_64_a_number_of_x32_does_not_exist(name, number):
     program = assemble(POLICIES[name], "x86_64")
 
-    assert bpf.run(program, MACHINES["x86_64"].audit, number) == ENOSYS
+    assert run_filter(program, MACHINES["x86_64"].audit, number) == ENOSYS
 
 
 @pytest.mark.parametrize("number", [470, 1000, 0x4000_0001, 2**32 - 1])
 def test_a_number_newer_than_the_table_does_not_exist(number):
     program = assemble(POLICIES["python"], "aarch64")
 
-    assert bpf.run(program, MACHINES["aarch64"].audit, number) == ENOSYS
+    assert run_filter(program, MACHINES["aarch64"].audit, number) == ENOSYS
 
 
 def test_jumps_longer_than_one_instruction_allows_work():
@@ -132,8 +137,8 @@ def test_jumps_longer_than_one_instruction_allows_work():
     assert len(program) // 8 > 3000
     for number in range(480):
         for argument in range(0, 120, 5):
-            expected = bpf.decide(policy, "x86_64", number, (argument,))
-            given = bpf.run(program, MACHINES["x86_64"].audit, number, (argument,))
+            expected = decide(policy, "x86_64", number, (argument,))
+            given = run_filter(program, MACHINES["x86_64"].audit, number, (argument,))
             assert given == expected, (number, argument)
 
 
@@ -149,7 +154,7 @@ def test_a_check_with_far_targets_reaches_both():
 
     def action(*arguments):
         number = MACHINES["x86_64"].numbers["getpid"]
-        return bpf.run(program, MACHINES["x86_64"].audit, number, arguments)
+        return run_filter(program, MACHINES["x86_64"].audit, number, arguments)
 
     assert [action(5, 1000), action(5, 1599), action(5, 1600), action(6, 1000)] == [
         ALLOW,
@@ -183,7 +188,7 @@ def test_a_check_compares_all_64_bits():
 
     def action(argument):
         number = MACHINES["aarch64"].numbers["getpid"]
-        return bpf.run(program, MACHINES["aarch64"].audit, number, (0, 0, argument))
+        return run_filter(program, MACHINES["aarch64"].audit, number, (0, 0, argument))
 
     assert action(value) == action(value | 1 << 40) == ALLOW
     assert action(7) == action(value | 1 << 41) == action(value | 8) == EPERM

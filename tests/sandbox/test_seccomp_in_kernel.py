@@ -48,7 +48,7 @@ filtered = seccomp.SeccompPolicy(rules, default=seccomp.ALLOW, unknown=seccomp.r
 capabilities.no_new_privileges()
 seccomp.install(seccomp.assemble(filtered, MACHINE))
 # The last two on x86_64 are calls of the kernel's own probes, which no filter sees, and which end
-# everybody else's process.
+# every other process.
 known = {*NUMBERS.values(), 335, 336}
 expected = {number: 1000 + number for number in others.values()}
 expected |= {number: 4000 for number in range(600) if number not in known}

@@ -2,11 +2,12 @@
 
 import msgspec
 import pytest
-from talking import LIMITS, Clock, decoded, finished, make_protocol, start
+from sandbox_sessions import LIMITS, Clock, decoded, finished, make_protocol, start
 
 from envweave.errors import OptionError, SandboxError
-from envweave.sandbox.limits import Limits
+from envweave.sandbox import ExecutionResult, Limits, ToolCall
 from envweave.sandbox.protocol.broker import ToolInvocation
+from envweave.sandbox.protocol.encoding import encode
 from envweave.sandbox.protocol.messages import (
     Called,
     Failure,
@@ -16,10 +17,8 @@ from envweave.sandbox.protocol.messages import (
     SetupFailed,
     ToolAnswer,
 )
-from envweave.sandbox.protocol.plain_values import encode
 from envweave.sandbox.protocol.session_protocol import SessionProtocol
 from envweave.sandbox.protocol.termination import TerminationError
-from envweave.sandbox.results import ExecutionResult, ToolCall
 
 
 @pytest.fixture
@@ -169,7 +168,7 @@ def test_a_tool_call_is_looked_up_bound_and_answered(protocol):
     [
         (Called(1, "duoble", [], {}), "Did you mean 'double'?"),
         (Called(1, "double", [], {}), "missing a required argument: 'value'"),
-        (Called(1, "double", ["a"], {}), "argument value: Expected `int`, got `str`"),
+        (Called(1, "double", ["a"], {}), "argument value: 'a' is not an int"),
         (Called(1, "double", [1], {"é\u2028": 1}), "unexpected keyword argument"),
         (Called(1, "__class__", [1], {}), "There is no tool"),
         (Called(1, "x" * 60_000, [1], {}), "There is no tool"),

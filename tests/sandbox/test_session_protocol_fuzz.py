@@ -11,17 +11,16 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from talking import LIMITS, Clock, decoded, finished, make_protocol
+from sandbox_sessions import LIMITS, Clock, decoded, finished, make_protocol
 
 from envweave.errors import SandboxError
-from envweave.sandbox.limits import Limits
+from envweave.sandbox import ExecutionResult, Limits
 from envweave.sandbox.processes.process import ExitReason
 from envweave.sandbox.protocol.broker import ToolInvocation
+from envweave.sandbox.protocol.encoding import encode
 from envweave.sandbox.protocol.messages import Called, Failure, Ready, Replied, Run, ToolAnswer
-from envweave.sandbox.protocol.plain_values import encode
 from envweave.sandbox.protocol.session_protocol import SessionReply
 from envweave.sandbox.protocol.termination import TerminationError, of_exit
-from envweave.sandbox.results import ExecutionResult
 
 numbers = st.integers(0, (1 << 63) - 1)
 atoms = st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.text(max_size=5)

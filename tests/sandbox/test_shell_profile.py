@@ -6,7 +6,7 @@ import shutil
 import sys
 
 import pytest
-from walled import run_walled
+from sandbox_walls import run_behind_walls
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the walls are Linux's"),
@@ -18,13 +18,13 @@ ROOMY = {"open_files": 256, "memory_bytes": 1 << 30}
 
 def run_bash(script: str, work, **options):
     """Run a script; return its output, including stderr, and its status."""
-    return run_walled(
+    return run_behind_walls(
         f"""
         import os, subprocess
 
         os.environ["TMPDIR"] = os.environ["HOME"] = os.getcwd()
         done = subprocess.run(["bash", "-c", {script!r}], stdout=-1, stderr=-2, text=True)
-        tell([done.stdout, done.returncode])
+        report([done.stdout, done.returncode])
         """,
         work,
         shell=True,
@@ -92,7 +92,7 @@ def test_git_works(tmp_path):
 
 
 def test_python_starts_programs_and_pools(tmp_path):
-    results = run_walled(
+    results = run_behind_walls(
         """
         import asyncio, os, subprocess, sys
 
@@ -102,7 +102,7 @@ def test_python_starts_programs_and_pools(tmp_path):
 
         child = os.posix_spawn("/bin/true", ["true"], {})
         code = "import sys; sys.exit(len(sys.stdin.read()))"
-        tell([
+        report([
             asyncio.run(echo()),
             os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]),
             subprocess.run([sys.executable, "-c", code], input="12345", text=True).returncode,
@@ -147,14 +147,14 @@ def test_programs_of_a_shell_have_the_same_walls(tmp_path):
 
 
 def test_without_a_pid_namespace_no_process_leaves_the_process_group(tmp_path):
-    results = run_walled(
+    results = run_behind_walls(
         """
         import os, subprocess
 
         def start_apart(**options):
             subprocess.run(["/bin/true"], **options)
 
-        tell([
+        report([
             refusal(os.setsid),
             refusal(os.setpgid, 0, 0),
             refusal(start_apart, start_new_session=True),

@@ -108,9 +108,9 @@ def test_arguments_are_bound_as_python_binds_them(args, kwargs, expected):
         ([], {}, "TypeError: lookup() missing a required argument: 'query'"),
         (["a", 1, 2], {}, "TypeError: lookup() too many positional arguments"),
         (["a"], {"excat": True}, "TypeError: lookup() got an unexpected keyword argument 'excat'"),
-        (["a", "ten"], {}, "TypeError: lookup() argument limit: Expected `int`, got `str`"),
-        (["a"], {"limit": 1.5}, "TypeError: lookup() argument limit: Expected `int`, got `float`"),
-        (["a", True], {}, "TypeError: lookup() argument limit: Expected `int`, got `bool`"),
+        (["a", "ten"], {}, "TypeError: lookup() argument limit: 'ten' is not an int"),
+        (["a"], {"limit": 1.5}, "TypeError: lookup() argument limit: 1.5 is not an int"),
+        (["a", True], {}, "TypeError: lookup() argument limit: True is not an int"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused_with_the_parameter_name(args, kwargs, reason):
@@ -138,6 +138,8 @@ def test_arguments_that_do_not_fit_are_refused_with_the_parameter_name(args, kwa
         (Options, {"depth": 2}, {"depth": 2}),
         (Any, [object], [object]),
         (bytes, b"a", b"a"),
+        (bytes, "YQ==", b"a"),
+        (Point | Line, {"x": 1}, Point(1)),
         (int, 1 << 100, 1 << 100),
     ],
 )
@@ -151,17 +153,17 @@ def test_an_argument_is_converted_to_its_type_hint(hint, value, expected):
 @pytest.mark.parametrize(
     ("hint", "value", "reason"),
     [
-        (list[int], [1, "b"], "argument[1]: Expected `int`, got `str`"),
-        (dict[str, int], {"a": "b"}, "argument[...]: Expected `int`, got `str`"),
-        (Literal["a"], "b", "argument: Invalid enum value 'b'"),
-        (Annotated[int, msgspec.Meta(ge=1)], 0, "argument: Expected `int` >= 1"),
-        (bytes, "eA==", "argument: Expected `bytes`, got `str`"),
-        (Point, {"y": 1}, "argument: Object missing required field `x`"),
-        (Point, {"x": 1, "z": 2}, "argument: `Point` has no field 'z'"),
-        (Line, {"ends": [{"x": 1, "z": 2}]}, "argument.ends[0]: `Point` has no field 'z'"),
-        (Point | None, {"x": 1, "z": 2}, "argument: `Point` has no field 'z'"),
-        (dict[str, Point], {"a": {"x": 1, "z": 2}}, "argument['a']: `Point` has no field 'z'"),
-        (Options, {"deep": 2}, "argument: `Options` has no field 'deep'"),
+        (list[int], [1, "b"], "argument[1]: 'b' is not an int"),
+        (dict[str, int], {"a": "b"}, "argument['a']: 'b' is not an int"),
+        (Literal["a"], "b", "argument: 'b' is not one of 'a'"),
+        (Annotated[int, msgspec.Meta(ge=1)], 0, "argument: 0 is not at least 1"),
+        (bytes, "hello", "argument: 'hello' is neither bytes nor base64"),
+        (Point, {"y": 1}, "argument.x: this field is missing"),
+        (Point, {"x": 1, "z": 2}, "argument.z: unknown field. Known: x, y."),
+        (Line, {"ends": [{"x": 1, "z": 2}]}, "argument.ends[0].z: unknown field. Known: x, y."),
+        (Point | None, {"x": 1, "z": 2}, "argument.z: unknown field. Known: x, y."),
+        (dict[str, Point], {"a": {"x": 1, "z": 2}}, "argument['a'].z: unknown field. Known: x, y."),
+        (Options, {"deep": 2}, "argument['deep']: unknown key. Did you mean 'depth'?"),
     ],
 )
 def test_an_argument_that_does_not_fit_its_type_hint_is_refused_with_its_path(hint, value, reason):
@@ -171,7 +173,7 @@ def test_an_argument_that_does_not_fit_its_type_hint_is_refused_with_its_path(hi
     assert str(caught.value) == f"TypeError: tool() argument {reason}"
 
 
-@pytest.mark.parametrize("hint", [Callable[[], int], "Unknown", Point | Line, type, SandboxTool])
+@pytest.mark.parametrize("hint", [Callable[[], int], "Unknown", type, SandboxTool])
 def test_an_unsupported_type_hint_checks_nothing(hint):
     assert bound(hint, [1]) == [1]
 
@@ -180,9 +182,9 @@ def test_variadic_arguments_are_checked_one_by_one():
     def tool(*args: int, **kwargs: str) -> None:
         pass
 
-    with pytest.raises(ArgumentsError, match=r"argument args: Expected `int`, got `str`"):
+    with pytest.raises(ArgumentsError, match=r"argument args: 'a' is not an int"):
         SandboxTool("tool", tool).bind([1, "a"], {})
-    with pytest.raises(ArgumentsError, match=r"argument b: Expected `str`, got `int`"):
+    with pytest.raises(ArgumentsError, match=r"argument b: 1 is not a str"):
         SandboxTool("tool", tool).bind([], {"a": "a", "b": 1})
 
 

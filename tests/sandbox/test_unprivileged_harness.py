@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from other_user import NoInterpreterError, other_user
+from staging import NoInterpreterError, other_user
 
 IN_CI = os.environ.get("CI") == "true"
 FACTS = """

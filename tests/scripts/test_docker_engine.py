@@ -28,7 +28,7 @@ def run(script: str, *arguments: str, cache: Path) -> subprocess.CompletedProces
     )
 
 
-def test_where_no_engine_answers_status_says_how_to_start_one(tmp_path: Path) -> None:
+def test_without_an_engine_status_prints_how_to_start_one(tmp_path: Path) -> None:
     done = run("docker-engine", "status", cache=tmp_path)
 
     assert done.returncode == 1
@@ -56,7 +56,7 @@ def test_stopping_leaves_alone_what_was_not_started_here(tmp_path: Path) -> None
     assert list(place.glob("started.json")) == []
 
 
-def test_an_image_without_an_engine_says_how_to_start_one(tmp_path: Path) -> None:
+def test_without_an_engine_building_an_image_prints_how_to_start_one(tmp_path: Path) -> None:
     done = run("docker-base-image", cache=tmp_path)
 
     assert done.returncode == 1
@@ -76,7 +76,7 @@ def test_an_unknown_word_is_refused_with_those_there_are(
 
 
 @pytest.mark.parametrize("script", ["docker-engine", "docker-base-image", "attacks"])
-def test_help_says_how_to_use_it(script: str, tmp_path: Path) -> None:
+def test_help_prints_the_usage(script: str, tmp_path: Path) -> None:
     done = run(script, "--help", cache=tmp_path)
 
     assert done.returncode == 0

@@ -24,12 +24,12 @@ def run(cache: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.parametrize("name", ["kubernetes-cluster", "kubernetes-binaries"])
-def test_they_say_how_they_are_used(tmp_path: Path, name: str) -> None:
+def test_help_prints_the_usage(tmp_path: Path, name: str) -> None:
     assert f"usage: scripts/{name}" in run(tmp_path, name, "--help").stdout
     assert run(tmp_path, name, "--frobnicate").returncode == 2
 
 
-def test_where_nothing_is_built_it_says_how_to_build_it(tmp_path: Path) -> None:
+def test_without_a_build_it_prints_how_to_build(tmp_path: Path) -> None:
     where = run(tmp_path, "kubernetes-binaries", "--where")
     started = run(tmp_path, "kubernetes-cluster", "start")
 
@@ -39,7 +39,7 @@ def test_where_nothing_is_built_it_says_how_to_build_it(tmp_path: Path) -> None:
     assert "scripts/kubernetes-cluster build" in started.stderr
 
 
-def test_where_no_cluster_runs_it_says_so_and_stops_nothing(tmp_path: Path) -> None:
+def test_without_a_cluster_it_reports_that_and_stops_nothing(tmp_path: Path) -> None:
     status = run(tmp_path, "kubernetes-cluster", "status")
     stopped = run(tmp_path, "kubernetes-cluster", "stop")
     loaded = run(tmp_path, "kubernetes-cluster", "load", "echo-env:latest")

@@ -7,13 +7,12 @@ import json
 from typing import Any
 
 import pytest
-from http_worlds import client_of, error_in, step
-from serving import app_served, served
+from servers import app_served, client_of, error_in, post_step, served
 from starlette.testclient import WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
 import envweave as ew
-from envweave.api.serving import create_fastapi_app
+from envweave import create_fastapi_app
 from envweave.errors import AccessError
 
 TOKEN = "a-secret-that-nobody-knows"
@@ -44,7 +43,7 @@ def test_without_the_token_nothing_but_probes_is_answered(shown: dict[str, Any])
     assert probes == [200, 200]
 
 
-def test_a_caller_who_is_refused_is_no_error_of_the_server(
+def test_refusing_a_caller_is_not_logged_as_a_server_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     app = create_fastapi_app("counter-v0", token=TOKEN)
@@ -61,7 +60,7 @@ def test_with_the_token_everything_is(monkeypatch: pytest.MonkeyPatch) -> None:
         client.headers.update(SHOWN)
         client.post("/reset")
 
-        assert step(client).status_code == 200
+        assert post_step(client).status_code == 200
         assert client.get("/openapi.json").json()["security"] == [{"token": []}]
 
 
@@ -182,13 +181,13 @@ def test_a_websocket_of_our_own_dialect_is_refused_at_the_door(
     assert error_in(refused.value) == f"{status} access_refused"
 
 
-def test_a_websocket_with_the_token_is_let_in() -> None:
+def test_a_websocket_with_the_token_is_accepted() -> None:
     with (
         client_of("counter-v0", token=TOKEN) as client,
-        client.websocket_connect("/ws", ["envweave.v1.json"], headers=SHOWN) as line,
+        client.websocket_connect("/ws", ["envweave.v1.json"], headers=SHOWN) as websocket,
     ):
-        line.send_json({"id": 1, "method": "describe"})
-        reply = line.receive_json()
+        websocket.send_json({"id": 1, "method": "describe"})
+        reply = websocket.receive_json()
 
     assert reply["result"]["env_id"] == "counter-v0"
 
@@ -196,13 +195,13 @@ def test_a_websocket_with_the_token_is_let_in() -> None:
 def test_a_websocket_of_openenvs_dialect_is_refused_by_an_error_to_its_first_call() -> None:
     with (
         client_of("counter-v0", token=TOKEN) as client,
-        client.websocket_connect("/ws") as line,
+        client.websocket_connect("/ws") as websocket,
     ):
-        line.send_json({"type": "reset"})
+        websocket.send_json({"type": "reset"})
 
-        reply = line.receive_json()
+        reply = websocket.receive_json()
         with pytest.raises(WebSocketDisconnect) as end:
-            line.receive_json()
+            websocket.receive_json()
 
     assert (reply["type"], reply["data"]["code"]) == ("error", "SESSION_ERROR")
     assert "token" in reply["data"]["message"]

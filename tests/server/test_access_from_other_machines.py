@@ -12,12 +12,11 @@ from typing import Any
 import httpx2
 import pytest
 import uvicorn
-from http_worlds import error_in
-from serving import served
+from servers import error_in, served
 from starlette.testclient import TestClient
 
 import envweave as ew
-from envweave.api.serving import create_fastapi_app
+from envweave import create_fastapi_app
 from envweave.examples import CounterEnv
 
 FAR = ("203.0.113.9", 4711)
@@ -27,7 +26,7 @@ def called_from(client: Any, path: str = "/metadata", server: Any = None, **opti
     """What an application says to a caller with this address."""
     app = create_fastapi_app("counter-v0", **options)
 
-    async def told(scope: Any, receive: Any, send: Any) -> None:
+    async def recorded(scope: Any, receive: Any, send: Any) -> None:
         if server is not None:
             scope["server"] = server
         await app({**scope, "client": client}, receive, send)
@@ -35,7 +34,9 @@ def called_from(client: Any, path: str = "/metadata", server: Any = None, **opti
     async def call() -> Any:
         async with (
             app.router.lifespan_context(app),
-            httpx2.AsyncClient(transport=httpx2.ASGITransport(told), base_url="http://x") as http,
+            httpx2.AsyncClient(
+                transport=httpx2.ASGITransport(recorded), base_url="http://x"
+            ) as http,
         ):
             return await http.get(path, headers={"Host": "localhost"})
 
@@ -51,7 +52,7 @@ def test_callers_of_this_machine_need_no_token(client: Any) -> None:
 
 
 @pytest.mark.parametrize("client", [FAR, ("10.0.0.2", 1), ("::ffff:10.0.0.2", 1), ("fe80::1", 1)])
-def test_clients_on_other_machines_are_refused_with_what_to_do(client: Any) -> None:
+def test_clients_on_other_machines_are_refused_with_the_remedy(client: Any) -> None:
     refused = called_from(client)
 
     assert error_in(refused) == "403 access_refused"
@@ -65,7 +66,7 @@ def test_a_client_without_an_address_is_local_only_on_a_local_socket() -> None:
     assert error_in(called_from(None, server=("192.0.2.1", 80))) == "403 access_refused"
 
 
-def test_a_token_or_the_operators_word_lets_others_in() -> None:
+def test_a_token_or_an_explicit_option_admits_other_machines() -> None:
     assert called_from(FAR, insecure=True).status_code == 200
     assert called_from(FAR, token="secret").status_code == 401
     assert called_from(FAR, "/health").status_code == 200
@@ -78,12 +79,12 @@ def test_an_operators_word_is_yes_or_no() -> None:
 
 def test_a_websocket_from_another_machine_is_refused_too() -> None:
     with TestClient(create_fastapi_app("counter-v0"), client=FAR) as client:
-        with client.websocket_connect("/ws") as line:
-            line.send_json({"type": "state"})
-            told = line.receive_json()
+        with client.websocket_connect("/ws") as websocket:
+            websocket.send_json({"type": "state"})
+            recorded = websocket.receive_json()
 
-        assert told["type"] == "error"
-        assert "its own machine" in told["data"]["message"]
+        assert recorded["type"] == "error"
+        assert "its own machine" in recorded["data"]["message"]
 
 
 @contextmanager
@@ -109,7 +110,7 @@ def on_all_addresses(app: Any) -> Iterator[int]:
             thread.join()
 
 
-def test_under_a_foreign_server_this_machine_is_let_in() -> None:
+def test_under_another_asgi_server_this_machine_is_admitted() -> None:
     with (
         on_all_addresses(create_fastapi_app(CounterEnv)) as port,
         ew.make(f"http://127.0.0.1:{port}") as env,
@@ -140,7 +141,7 @@ def test_an_unknown_keyword_is_refused_before_the_server_starts(keywords: Any, s
         assert f"{serve.__name__}()" in str(caught.value)
 
 
-def test_a_keyword_that_is_needed_is_asked_for_before_anything_starts() -> None:
+def test_a_missing_required_keyword_is_reported_before_anything_starts() -> None:
     class Needy(CounterEnv):
         def __init__(self, level: int) -> None:
             super().__init__()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from place_worlds import local, opened, step
+from server_runtimes import local_runtime, open_sessions, step
 
 import envweave as ew
 from envweave.errors import ActionError, EnvWeaveError, OptionError, SeedError, TaskError
@@ -41,7 +41,7 @@ class Tasked(CounterEnv):
         return super().reset(seed=seed)
 
     def answer(self, result: Any) -> Any:
-        raise AssertionError("nobody has asked")
+        raise AssertionError("this must not be called")
 
 
 @pytest.mark.slow  # starts server processes
@@ -118,16 +118,16 @@ def test_an_error_message_shortens_the_value_that_was_sent() -> None:
 
 def test_tasks_travel_as_dicts_and_are_listed_in_pages() -> None:
     async def play() -> tuple[Any, list[Any], Any]:
-        place = local(Tasked)
-        await place.start()
-        (runner,) = await opened(place)
+        runtime = local_runtime(Tasked)
+        await runtime.start()
+        (runner,) = await open_sessions(runtime)
         began = await runner.call("reset", {"task": {"id": "mine", "data": {"x": 1}}}, None)
         await step(runner, {"delta": 1})
-        page, one = await place.tasks("train", 1, 5), await place.task("a")
-        for ask in (place.tasks("test", 0, 1), place.tasks("train", -1, 1), place.task("c")):
+        page, one = await runtime.tasks("train", 1, 5), await runtime.task("a")
+        for ask in (runtime.tasks("test", 0, 1), runtime.tasks("train", -1, 1), runtime.task("c")):
             with pytest.raises(TaskError):
                 await ask
-        await place.close()
+        await runtime.close()
         return began, page, one
 
     began, page, one = asyncio.run(play())
@@ -147,10 +147,10 @@ def test_the_millionth_task_is_read_without_those_before_it() -> None:
         tasks = ew.Tasks.endless(make)
 
     async def play() -> list[Any]:
-        place = local(Endless)
-        await place.start()
-        page = await place.tasks("train", 10**6, 2)
-        await place.close()
+        runtime = local_runtime(Endless)
+        await runtime.start()
+        page = await runtime.tasks("train", 10**6, 2)
+        await runtime.close()
         return page
 
     assert [task.id for task in asyncio.run(play())] == ["train-1000000", "train-1000001"]

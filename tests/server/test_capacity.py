@@ -11,11 +11,9 @@ from typing import Any, ClassVar
 from urllib.request import urlopen
 
 import pytest
-from http_worlds import client_of, error_in
-from remote_worlds import Tally, TallyAction, TallyObservation
-from serving import served
+from environments.served import Tally, TallyAction, TallyObservation
+from servers import client_of, error_in, served, wait_for
 from websockets.sync.client import connect
-from worlds_served import wait_for
 
 import envweave as ew
 from envweave.errors import CapacityError, OptionError, ResetNeededError
@@ -55,16 +53,16 @@ def asking_by_http(url: str, **body: Any) -> Iterator[None]:
     """Ask for a session, and hang up at the end of the block without reading the answer."""
     data = json.dumps(body).encode()
     head = f"POST /sessions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(data)}\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as line:
-        line.sendall(head.encode() + data)
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as connection:
+        connection.sendall(head.encode() + data)
         yield
 
 
 @contextmanager
 def asking_by_websocket(url: str, **params: Any) -> Iterator[None]:
-    with connect(f"ws{url[4:]}/ws", subprotocols=["envweave.v1.json"]) as line:
+    with connect(f"ws{url[4:]}/ws", subprotocols=["envweave.v1.json"]) as connection:
         call = {"id": 1, "method": "open", "session": "mine", "params": params}
-        line.send(json.dumps(call))
+        connection.send(json.dumps(call))
         yield
 
 
@@ -94,7 +92,7 @@ def test_a_typed_client_is_refused_before_its_own_deadline() -> None:
         client.reset()
 
 
-def test_the_error_of_a_full_server_has_its_limit_and_what_to_do() -> None:
+def test_the_error_of_a_full_server_names_its_limit_and_the_remedy() -> None:
     with (
         served(Tally, max_sessions=2) as url,
         ew.make_vector(url, num_envs=2),
@@ -104,12 +102,12 @@ def test_the_error_of_a_full_server_has_its_limit_and_what_to_do() -> None:
 
 
 def test_an_openenv_client_gets_an_error_from_a_full_server() -> None:
-    with served(Tally()) as url, ew.make(url), connect(f"ws{url[4:]}/ws") as line:
-        line.send(json.dumps({"type": "reset", "data": {}}))
+    with served(Tally()) as url, ew.make(url), connect(f"ws{url[4:]}/ws") as connection:
+        connection.send(json.dumps({"type": "reset", "data": {}}))
 
-        told = json.loads(line.recv(5))
+        message = json.loads(connection.recv(5))
 
-    assert told["data"]["code"] == "CAPACITY_REACHED"
+    assert message["data"]["code"] == "CAPACITY_REACHED"
 
 
 def test_a_pool_that_is_larger_than_the_server_is_refused() -> None:
@@ -168,14 +166,14 @@ def test_waiting_is_for_servers_only() -> None:
         ew.make("counter-v0", wait_s=5)
 
 
-def test_who_comes_while_a_session_is_being_closed_gets_its_place() -> None:
+def test_a_caller_that_arrives_while_a_session_closes_gets_its_slot() -> None:
     with served(Tally, max_sessions=4) as url:
         for _ in range(20):
             with ew.make_vector(url, num_envs=4) as venv:
                 venv.reset(seed=0)
 
 
-# Requests that nobody waits for any more
+# Requests of disconnected callers
 
 
 @pytest.mark.parametrize("dialect", ASKING)
@@ -191,7 +189,7 @@ def test_a_caller_that_hangs_up_while_it_waits_gets_no_session(dialect: str) -> 
 
 
 @pytest.mark.parametrize("key", [None, "0a1b2c3d-4e5f-6071"])
-def test_a_session_that_was_made_for_a_caller_who_is_gone_is_closed(key: str | None) -> None:
+def test_a_session_made_for_a_disconnected_caller_is_closed(key: str | None) -> None:
     SlowlyMade.made, SlowlyMade.open = 0, 0
     SlowlyMade.begun.clear()
     SlowlyMade.may_end.clear()
@@ -253,7 +251,7 @@ def test_an_environment_of_a_class_shows_its_state_before_its_first_episode() ->
         assert env.state().at == 0  # type: ignore[attr-defined]
 
 
-def test_who_has_no_wait_s_is_not_advised_to_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_without_wait_s_is_not_advised_to_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "GRACE_S", 0.01)
     with client_of("counter-v0", max_sessions=1) as client:
         client.post("/sessions")

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from remote_worlds import Tally
-from serving import app_served, served
-from serving_places import Caller, code, counting_table, run
+from environments.served import Tally
+from server_runtimes import Caller, code, counting_table, run
+from servers import app_served, http_connection, open_websocket, served, wait_for
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
-from worlds_served import wait_for
 
 import envweave as ew
-from envweave.api.serving import create_fastapi_app
-from envweave.client.address import parse_address
-from envweave.client.socket import BlockingSocket
+from envweave import create_fastapi_app
 from envweave.errors import ClosedError, OptionError
 from envweave.wire.encoding import MSGPACK
 from envweave.wire.messages import read_replies
 
 
-class Line:
+class RawClient:
     """One connection in our dialect, by hand."""
 
     def __init__(self, url: str) -> None:
-        self.socket = BlockingSocket(parse_address(url), subprotocols=[MSGPACK.subprotocol])
+        self.socket = open_websocket(url, subprotocols=[MSGPACK.subprotocol])
 
     def put(self, message: Any) -> None:
         self.socket.send(MSGPACK.encode(message))
@@ -47,30 +43,29 @@ class Line:
 
 
 @contextmanager
-def line_to(url: str) -> Iterator[Line]:
-    line = Line(url)
+def raw_client(url: str) -> Iterator[RawClient]:
+    client = RawClient(url)
     try:
-        yield line
+        yield client
     finally:
-        line.socket.close()
+        client.socket.close()
 
 
 def sessions_at(url: str) -> float:
-    address = parse_address(url)
-    connection = http.client.HTTPConnection(address.host, address.port)
+    connection = http_connection(url)
     connection.request("GET", "/metrics")
     lines = connection.getresponse().read().decode().splitlines()
     connection.close()
     return float(next(one for one in lines if one.startswith("envweave_sessions ")).split()[1])
 
 
-def test_a_session_cannot_be_opened_twice_and_frees_its_one_place() -> None:
-    with served(Tally, max_sessions=2) as url, line_to(url) as line:
+def test_a_session_cannot_be_opened_twice_and_frees_its_slot() -> None:
+    with served(Tally, max_sessions=2) as url, raw_client(url) as client:
         before = Tally.open
-        line.call(1, "open", "s")
-        again = [line.call(number, "open", "s") for number in range(2, 9)]
-        refused = line.call(9, "open", "s", nonsense=1)
-        line.call(10, "close", "s")
+        client.call(1, "open", "s")
+        again = [client.call(number, "open", "s") for number in range(2, 9)]
+        refused = client.call(9, "open", "s", nonsense=1)
+        client.call(10, "close", "s")
 
         assert [*again, refused] == ["out_of_order"] * 8
         wait_for(lambda: sessions_at(url) == 0)
@@ -89,15 +84,15 @@ def test_a_session_cannot_be_opened_twice_and_frees_its_one_place() -> None:
     ],
 )
 def test_an_invalid_open_is_refused_and_uses_no_slot(session: str, params: dict[str, Any]) -> None:
-    with served(Tally) as url, line_to(url) as line:
-        assert line.call(1, "open", session, **params) == "option_refused"
+    with served(Tally) as url, raw_client(url) as client:
+        assert client.call(1, "open", session, **params) == "option_refused"
         assert sessions_at(url) == 0
 
 
 @pytest.mark.parametrize("number", [0, -1, 2, 2**63, 2**70])
 def test_a_number_that_is_not_the_first_opens_nothing(number: int) -> None:
-    with served(Tally) as url, line_to(url) as line:
-        refused = line.call(number, "open", "s")
+    with served(Tally) as url, raw_client(url) as client:
+        refused = client.call(number, "open", "s")
 
         assert refused in ("session_gone", "out_of_order", "unreadable")
         assert sessions_at(url) == 0
@@ -108,8 +103,8 @@ def test_a_caller_that_is_gone_before_its_call_was_taken_leaves_nothing_behind(f
     with served(Tally, resume_ttl_s=0.1) as url:
         for number in range(8):
             call = {"id": 1, "method": "open", "session": f"s{number}"}
-            with line_to(url) as line:
-                line.put(
+            with raw_client(url) as client:
+                client.put(
                     call if form == "alone" else {"calls": [call], "together": form == "together"}
                 )
 
@@ -124,18 +119,18 @@ def test_text_that_is_no_utf8_ends_its_connection_and_is_no_error_of_the_server(
 
     with (
         app_served(app, log_config=None) as url,
-        connect(f"ws{url[4:]}/ws", subprotocols=subprotocols) as line,
+        connect(f"ws{url[4:]}/ws", subprotocols=subprotocols) as client,
     ):
-        line.send(b"\xff\xfe", text=True)
+        client.send(b"\xff\xfe", text=True)
         with pytest.raises(ConnectionClosedError) as closed:
-            line.recv(20)
+            client.recv(20)
 
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == 1007
     assert [one.getMessage() for one in caplog.records if one.levelname == "ERROR"] == []
 
 
-def test_who_comes_back_by_another_connection_keeps_its_turn_in_the_queue() -> None:
+def test_a_caller_that_reconnects_keeps_its_position_in_the_queue() -> None:
     async def scenario() -> None:
         table, _ = counting_table(max_sessions=1)
         first, old, new = Caller(table, "first"), object(), object()
@@ -168,21 +163,21 @@ def test_a_session_that_the_server_closed_in_mid_call_is_gone_and_not_closed() -
 
 def resident_mb() -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) // 1024
+    return int(next(client for client in lines if client.startswith("VmRSS")).split()[1]) // 1024
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
 def test_a_client_that_does_not_read_replies_neither_fills_memory_nor_blocks_others() -> None:
     step = {"id": 3, "method": "step", "session": "s", "params": {"action": {"do": "step"}}}
-    with served(Tally, size=2**20) as url, line_to(url) as line:
-        line.call(1, "open", "s")
-        line.call(2, "reset", "s")
-        line.call(3, "step", "s", action={"do": "step"})
+    with served(Tally, size=2**20) as url, raw_client(url) as client:
+        client.call(1, "open", "s")
+        client.call(2, "reset", "s")
+        client.call(3, "step", "s", action={"do": "step"})
         before_mb = resident_mb()
 
-        line.put_at_once([step] * 1000)  # the same call, whose reply is kept
+        client.put_at_once([step] * 1000)  # the same call, whose reply is kept
         for _ in range(8):
-            line.put({"calls": [{"id": 1, "method": "describe"}] * 1000})
+            client.put({"calls": [{"id": 1, "method": "describe"}] * 1000})
         with ew.make(url) as env:
             env.reset()
             assert env.step({"do": "step"}).observation.at == 1
@@ -195,8 +190,7 @@ def test_a_client_that_does_not_read_replies_neither_fills_memory_nor_blocks_oth
 )
 def test_an_origin_that_makes_no_sense_is_a_foreign_one(origin: str) -> None:
     with served(Tally) as url:
-        address = parse_address(url)
-        connection = http.client.HTTPConnection(address.host, address.port)
+        connection = http_connection(url)
         connection.request("GET", "/health", headers={"Origin": origin})
         answer = connection.getresponse()
         body = answer.read()

@@ -8,13 +8,12 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
-from http_worlds import Broken, Gated, Untyped, client_of, error_in, step
-from serving import served
+from environments.served import Broken, Gated, Untyped
+from servers import client_of, error_in, post_step, served, wait_for
 from starlette.testclient import TestClient
-from worlds_served import wait_for
 
 import envweave as ew
-from envweave.api.serving import create_fastapi_app
+from envweave import create_fastapi_app
 
 
 def value_in(response: Any) -> int:
@@ -25,7 +24,7 @@ def value_in(response: Any) -> int:
 def test_the_default_session_persists_between_calls() -> None:
     with client_of("counter-v0", done_at=3) as client:
         first = client.post("/reset", json={"seed": 7, "episode_id": "mine"})
-        second, last = step(client, 1), step(client, 2)
+        second, last = post_step(client, 1), post_step(client, 2)
         state = client.get("/state")
 
     assert (value_in(first), first.json()["reward"], first.json()["done"]) == (0, None, False)
@@ -38,7 +37,7 @@ def test_the_default_session_persists_between_calls() -> None:
 @pytest.mark.parametrize("path", ["/step", "/state"])
 def test_the_default_session_begins_with_a_reset(path: str) -> None:
     with client_of("counter-v0") as client:
-        refused = step(client) if path == "/step" else client.get(path)
+        refused = post_step(client) if path == "/step" else client.get(path)
 
     assert error_in(refused) == "409 reset_needed"
     assert "POST /reset" in refused.json()["error"]["message"]
@@ -47,32 +46,32 @@ def test_the_default_session_begins_with_a_reset(path: str) -> None:
 def test_a_step_after_the_end_is_refused_until_the_next_reset() -> None:
     with client_of("counter-v0", done_at=1) as client:
         client.post("/reset")
-        step(client)
+        post_step(client)
 
-        refused = step(client)
+        refused = post_step(client)
 
         assert error_in(refused) == "409 reset_needed"
         assert value_in(client.post("/reset")) == 0
-        assert value_in(step(client)) == 1
+        assert value_in(post_step(client)) == 1
 
 
-def test_sessions_by_id_are_apart_and_can_be_closed() -> None:
+def test_sessions_by_id_are_separate_and_can_be_closed() -> None:
     with client_of("counter-v0", done_at=100) as client:
         ids = [client.post("/sessions", json={}).json()["session_id"] for _ in range(2)]
         headers = [{"X-Session-Id": one} for one in ids]
         for one in headers:
             client.post("/reset", headers=one)
-        step(client, 5, headers=headers[0])
+        post_step(client, 5, headers=headers[0])
 
-        values = [value_in(step(client, 1, headers=one)) for one in headers]
+        values = [value_in(post_step(client, 1, headers=one)) for one in headers]
         closed = client.delete(f"/sessions/{ids[0]}")
         again = client.delete(f"/sessions/{ids[0]}")
 
         assert values == [6, 1]
         assert closed.status_code == 204
         assert error_in(again) == "404 session_gone"
-        assert error_in(step(client, headers=headers[0])) == "404 session_gone"
-        assert value_in(step(client, headers=headers[1])) == 2
+        assert error_in(post_step(client, headers=headers[0])) == "404 session_gone"
+        assert value_in(post_step(client, headers=headers[1])) == 2
 
 
 def test_a_session_may_be_opened_with_autoreset() -> None:
@@ -81,7 +80,7 @@ def test_a_session_may_be_opened_with_autoreset() -> None:
         headers = {"X-Session-Id": opened.json()["session_id"]}
         client.post("/reset", headers=headers)
 
-        ends = [step(client, headers=headers).json() for _ in range(2)]
+        ends = [post_step(client, headers=headers).json() for _ in range(2)]
 
     assert opened.status_code == 201
     kinds = [[one["type"] for one in end["requests"]] for end in ends]
@@ -95,13 +94,13 @@ def test_a_call_that_is_repeated_gets_the_first_reply(by_header: bool) -> None:
     )
     with client_of("counter-v0", done_at=100) as client:
         client.post("/reset")
-        first = step(client, 1, **dict(named))
-        step(client, 1)
+        first = post_step(client, 1, **dict(named))
+        post_step(client, 1)
 
-        again = step(client, 1, **dict(named))
+        again = post_step(client, 1, **dict(named))
 
         assert again.json() == first.json()
-        assert value_in(step(client, 1)) == 3
+        assert value_in(post_step(client, 1)) == 3
 
 
 def test_a_repeated_reset_begins_no_second_episode() -> None:
@@ -116,25 +115,25 @@ def test_a_repeated_reset_begins_no_second_episode() -> None:
 def test_one_request_id_names_one_call() -> None:
     with client_of("counter-v0", done_at=100) as client:
         client.post("/reset")
-        step(client, 1, request_id="a")
+        post_step(client, 1, request_id="a")
 
-        refused = step(client, 2, request_id="a")
+        refused = post_step(client, 2, request_id="a")
 
         assert error_in(refused) == "409 option_refused"
-        assert value_in(step(client, 1)) == 2
+        assert value_in(post_step(client, 1)) == 2
 
 
-def test_a_repeated_call_whose_reply_is_kept_no_more_is_not_run_again() -> None:
+def test_a_repeated_call_without_a_kept_reply_is_not_run_again() -> None:
     with client_of("counter-v0", done_at=100, replies_kept=2) as client:
         client.post("/reset")
-        step(client, 1, request_id="old")
+        post_step(client, 1, request_id="old")
         for _ in range(3):
-            step(client, 1)
+            post_step(client, 1)
 
-        refused = step(client, 1, request_id="old")
+        refused = post_step(client, 1, request_id="old")
 
         assert error_in(refused) == "404 session_gone"
-        assert value_in(step(client, 1)) == 5
+        assert value_in(post_step(client, 1)) == 5
 
 
 def test_a_call_repeated_while_it_runs_waits_for_the_first_reply() -> None:
@@ -188,7 +187,7 @@ def test_invalid_requests_are_refused_by_name(
 
         assert error_in(refused) == refusal
         assert part in refused.json()["error"]["message"]
-        assert value_in(step(client)) == 1
+        assert value_in(post_step(client)) == 1
 
 
 def test_paths_and_methods_that_are_not_there_are_refused_by_a_fault() -> None:
@@ -207,7 +206,7 @@ def test_a_failing_environment_is_reported_without_a_traceback() -> None:
     assert error_in(failed) == "502 reset_failed"
 
 
-def test_messagepack_comes_and_goes_for_who_asks_for_it() -> None:
+def test_messagepack_is_used_if_the_client_accepts_it() -> None:
     with client_of("counter-v0") as client:
         client.post("/reset")
 
@@ -226,7 +225,7 @@ def test_a_number_that_json_has_no_word_for_is_null() -> None:
         client.post("/reset")
         failed = client.post("/step", json={"action": {"by": 1}})
 
-    # Nobody has told it of `Move`, so that its own code is given a dict, and fails.
+    # The server does not know `Move`, so the environment gets a dict, and fails.
     assert (failed.status_code, failed.json()["reward"]) == (200, None)
     assert failed.json()["requests"][0]["reason"] == "error"
 
@@ -236,7 +235,7 @@ def test_an_expired_default_session_is_reported_and_reset_begins_another() -> No
         client.post("/reset")
         wait_for(lambda: "envweave_sessions 0.0" in client.get("/metrics").text)
 
-        gone = step(client)
+        gone = post_step(client)
 
         assert error_in(gone) == "404 session_gone"
         assert value_in(client.post("/reset")) == 0
@@ -249,13 +248,13 @@ def test_a_single_object_has_one_session() -> None:
         refused = client.post("/sessions")
 
         assert error_in(refused) == "503 no_capacity"
-        assert value_in(step(client)) == 1
+        assert value_in(post_step(client)) == 1
 
 
 def test_without_a_lifespan_it_starts_at_the_first_call_and_keeps_its_state() -> None:
     client = TestClient(create_fastapi_app("counter-v0", done_at=100))
 
-    values = [value_in(client.post("/reset")), *(value_in(step(client)) for _ in range(3))]
+    values = [value_in(client.post("/reset")), *(value_in(post_step(client)) for _ in range(3))]
 
     assert values == [0, 1, 2, 3]
 
@@ -274,15 +273,15 @@ def test_it_can_be_mounted_in_another_application() -> None:
     assert document["servers"] == [{"url": "/counter"}]
 
 
-def test_it_can_be_started_again_and_knows_nothing_of_before() -> None:
+def test_a_restarted_server_has_no_old_sessions() -> None:
     app = create_fastapi_app("counter-v0", done_at=100)
 
     values = []
     for _ in range(2):
         with TestClient(app) as client:
-            assert step(client).status_code in (404, 409)
+            assert post_step(client).status_code in (404, 409)
             client.post("/reset")
-            values.append(value_in(step(client)))
+            values.append(value_in(post_step(client)))
 
     assert values == [1, 1]
 
@@ -292,6 +291,6 @@ def test_it_may_be_called_from_several_loops_at_once() -> None:
 
     with TestClient(app) as client, TestClient(app) as other:
         client.post("/reset")
-        values = [value_in(step(one)) for one in (client, other, TestClient(app), client)]
+        values = [value_in(post_step(one)) for one in (client, other, TestClient(app), client)]
 
     assert values == [1, 2, 3, 4]

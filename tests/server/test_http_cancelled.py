@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import envweave as ew
-from envweave.api.serving import create_fastapi_app
+from envweave import create_fastapi_app
 from envweave.errors import CapacityError
 from envweave.server.dialects.mcp_tools import McpTools
 from envweave.server.http.sessions import HTTPSessions
@@ -71,7 +71,7 @@ def test_an_opening_that_is_cancelled_holds_no_session() -> None:
     asyncio.run(scene())
 
 
-def test_an_opening_that_is_cancelled_is_kept_for_who_repeated_it() -> None:
+def test_a_cancelled_open_is_kept_for_the_caller_that_repeated_it() -> None:
     async def scene() -> None:
         async with service_of("counter-v0") as service:
             sessions = HTTPSessions(service)

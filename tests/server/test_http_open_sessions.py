@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from http_worlds import client_of, error_in, step
+from servers import client_of, error_in, post_step
 
 KEY = "0a1b2c3d-4e5f-6071"
 
@@ -66,13 +66,13 @@ def test_an_opening_that_is_repeated_after_its_session_was_closed_names_no_dead_
     assert other.status_code == 201
 
 
-def test_the_error_of_an_expired_default_session_says_how_to_begin_another() -> None:
+def test_an_expired_default_session_is_reported_with_how_to_begin_another() -> None:
     with client_of("counter-v0") as client:
         client.post("/reset")
         table = client.app.state.envweave.service.table
         (session,) = table._sessions
         del table._sessions[session]
 
-        for refused in (step(client), client.get("/state")):
+        for refused in (post_step(client), client.get("/state")):
             assert error_in(refused) == "404 session_gone"
             assert "POST /reset" in refused.json()["error"]["message"]

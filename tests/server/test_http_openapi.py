@@ -10,23 +10,26 @@ from typing import Any
 
 import jsonschema
 import pytest
-from http_worlds import client_of, error_in
-from worlds_served import process_serving
+from servers import client_of, error_in, process_serving
 
 from envweave.server.http.openapi import example_of
 
-SUPPORT = Path(__file__).parent.parent / "support"
+PROGRAMS = Path(__file__).parents[1] / "support/programs"
 KEY = "0a1b2c3d-4e5f-6071"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("env", ["counter-v0", "pkg://http_worlds:Lamp"])
+@pytest.mark.parametrize("env", ["counter-v0", "pkg://environments.served:Lamp"])
 def test_schemathesis_finds_no_undocumented_response(env: str, tmp_path: Path) -> None:
-    # 504 answers a deadline that nobody can meet, such as 5e-324 s.
+    # 504 answers a deadline that cannot be met, such as 5e-324 s.
     config = '[checks]\nnot_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "504"]\n'
     (tmp_path / "schemathesis.toml").write_text(config)
-    settings = {**os.environ, "SCHEMATHESIS_HOOKS": "openapi_hooks", "PYTHONPATH": str(SUPPORT)}
+    settings = {
+        **os.environ,
+        "SCHEMATHESIS_HOOKS": "openapi_hooks",
+        "PYTHONPATH": str(PROGRAMS),
+    }
     with process_serving(env, session_ttl_s=5) as server:
         found = subprocess.run(
             [
@@ -119,13 +122,13 @@ def test_a_key_that_the_document_does_not_allow_is_refused_also_beside_a_request
 def test_the_document_has_every_method_of_mcp() -> None:
     with client_of("counter-v0") as client:
         mcp = client.get("/openapi.json").json()["paths"]["/mcp"]
-        told = [
+        messages = [
             client.delete("/mcp", headers=headers).status_code
             for headers in ({}, {"Mcp-Session-Id": "none"})
         ]
 
     assert mcp.keys() == {"post", "delete"}
-    assert {str(status) for status in told} <= mcp["delete"]["responses"].keys()
+    assert {str(status) for status in messages} <= mcp["delete"]["responses"].keys()
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ from typing import Any
 
 import jsonschema
 import pytest
-from http_worlds import Move, Rough, Seen, Untyped, client_of, error_in, step
+from environments.served import Move, Rough, Seen, Untyped
 from prometheus_client.parser import text_string_to_metric_families
+from servers import client_of, error_in, post_step
 from starlette.testclient import TestClient
 
 import envweave as ew
-from envweave.api.serving import create_fastapi_app
+from envweave import create_fastapi_app
 
 
 def test_health_and_readiness_are_answered() -> None:
@@ -31,8 +32,12 @@ def test_a_server_that_stops_is_healthy_and_not_ready() -> None:
 
         while (ready := client.get("/ready")).status_code == 200:
             client.portal.call(asyncio.sleep, 0)
-        health, refused, allowed = client.get("/health"), client.post("/sessions"), step(client)
-        last = step(client, 100)
+        health, refused, allowed = (
+            client.get("/health"),
+            client.post("/sessions"),
+            post_step(client),
+        )
+        last = post_step(client, 100)
         draining.result(20)
 
     assert ready.json() == {"status": "unready", "reason": "it is stopping"}
@@ -55,7 +60,7 @@ def test_the_schema_describes_actions_and_observations() -> None:
         jsonschema.validate({"dleta": 1}, schema["action"])
 
 
-def test_the_metadata_say_that_the_server_is_ours() -> None:
+def test_the_metadata_identify_an_envweave_server() -> None:
     with client_of("counter-v0", max_sessions=5) as client:
         said = client.get("/metadata").json()
 
@@ -73,7 +78,7 @@ def test_metrics_count_sessions_calls_and_bytes_by_kind() -> None:
     with client_of("counter-v0", done_at=100) as client:
         client.post("/reset")
         for _ in range(3):
-            step(client)
+            post_step(client)
         client.post("/step", json={"action": {"dleta": 1}})
         opened = client.post("/sessions").json()["session_id"]
         client.delete(f"/sessions/{opened}")
@@ -140,9 +145,11 @@ def test_the_document_has_tags_and_an_example_action() -> None:
         document = client.get("/openapi.json").json()
 
     assert [tag["name"] for tag in document["tags"]] == ["Play", "Sessions", "Operate"]
-    step = document["paths"]["/step"]["post"]
-    assert step["tags"] == ["Play"]
-    assert step["requestBody"]["content"]["application/json"]["example"] == {"action": {"delta": 1}}
+    operation = document["paths"]["/step"]["post"]
+    assert operation["tags"] == ["Play"]
+    assert operation["requestBody"]["content"]["application/json"]["example"] == {
+        "action": {"delta": 1}
+    }
 
 
 def test_an_unknown_path_is_not_found() -> None:

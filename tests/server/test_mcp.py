@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from serving import served
+from servers import http_connection, open_websocket, served
 
-from envweave.api.serving import create_fastapi_app
-from envweave.client.address import parse_address
-from envweave.client.socket import BlockingSocket
+from envweave import create_fastapi_app
 from envweave.examples import CounterEnv
 from envweave.server.http import bodies
 
@@ -25,8 +22,7 @@ def url() -> Iterator[str]:
 
 
 def post(url: str, body: Any) -> tuple[int, Any]:
-    address = parse_address(url)
-    connection = http.client.HTTPConnection(address.host, address.port, timeout=20)
+    connection = http_connection(url)
     try:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         connection.request("POST", "/mcp", data, {"Content-Type": "application/json"})
@@ -76,7 +72,7 @@ def test_any_body_is_answered_by_json_rpc(url: str, body: Any, expected: int) ->
     assert reply["error"]["code"] == expected
 
 
-def test_a_client_is_greeted_in_the_version_that_it_speaks(url: str) -> None:
+def test_the_server_answers_in_the_protocol_version_of_the_client(url: str) -> None:
     known = call(url, "initialize", protocolVersion="2025-03-26")["result"]
     unknown = call(url, "initialize", protocolVersion="1999-01-01")["result"]
 
@@ -95,10 +91,10 @@ def test_a_session_opened_here_is_driven_by_one_websocket_at_a_time(url: str) ->
     name = call(url, "openenv/session/create")["result"]["session_id"]
     path = f"/ws?session_id={name}"
 
-    first = BlockingSocket(parse_address(url), path)
+    first = open_websocket(url, path)
     first.send('{"type": "reset", "data": {}}')
     begun = json.loads(str(first.receive(20)))
-    second = BlockingSocket(parse_address(url), path)
+    second = open_websocket(url, path)
     refused = json.loads(str(second.receive(20)))
     first.close()
     second.close()
@@ -150,9 +146,7 @@ def called(path: str, receive: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/step"])
-def test_a_body_that_never_comes_is_waited_for_only_so_long(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_body_that_never_arrives_times_out(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "BODY_S", 0.05)
 
     async def receive() -> Any:
@@ -162,7 +156,7 @@ def test_a_body_that_never_comes_is_waited_for_only_so_long(
 
 
 @pytest.mark.parametrize("path", ["/mcp", "/step"])
-def test_a_caller_that_goes_away_in_its_body_is_no_failure_of_the_server(
+def test_a_caller_that_disconnects_during_its_body_is_not_a_server_error(
     path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def receive() -> Any:

@@ -7,7 +7,6 @@ speaks 2026-07-28, which has neither.
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import os
 import re
@@ -21,12 +20,11 @@ from typing import Any, Literal
 
 import mcp
 import pytest
-from mcp_worlds import SUPPORT, need_real_servers
-from serving import app_served, served
+from mcp_servers import PROGRAMS, need_real_servers
+from servers import app_served, http_connection, served
 
 import envweave as ew
-from envweave.api.serving import create_fastapi_app
-from envweave.client.address import parse_address
+from envweave import create_fastapi_app
 
 GENERATIONS = ("legacy", "auto")
 
@@ -40,11 +38,11 @@ class Player:
 
     async def __call__(self, name: str, /, **arguments: Any) -> Any:
         result = await self.client.call_tool(name, {**self.named, **arguments})
-        told = result.structured_content
-        assert json.loads(result.content[0].text) == told
-        if "session_id" in told:
-            self.named = {"session_id": told["session_id"]}
-        return (result.is_error, told["error"]) if result.is_error else told
+        result_content = result.structured_content
+        assert json.loads(result.content[0].text) == result_content
+        if "session_id" in result_content:
+            self.named = {"session_id": result_content["session_id"]}
+        return (result.is_error, result_content["error"]) if result.is_error else result_content
 
 
 @asynccontextmanager
@@ -118,14 +116,14 @@ def test_an_environments_action_is_a_tool_with_its_schema(line: str, mode: str) 
 def test_a_whole_episode_is_played_by_tool_calls(line: str, mode: str) -> None:
     async def episode() -> list[Any]:
         async with player(line, mode) as play:
-            told = [await play("reset", seed=3)]
-            goal = told[0]["observation"]["goal"]
-            while not told[-1]["done"]:
-                told.append(await play("step", move=goal))
-            told += [await play("state"), await play("step", move=goal)]
+            result_content = [await play("reset", seed=3)]
+            goal = result_content[0]["observation"]["goal"]
+            while not result_content[-1]["done"]:
+                result_content.append(await play("step", move=goal))
+            result_content += [await play("state"), await play("step", move=goal)]
             if mode == "auto":
                 assert await play("close") == {"closed": True}
-            return told
+            return result_content
 
     *episode_told, state, late = asyncio.run(episode())
 
@@ -246,7 +244,7 @@ def test_a_full_server_is_an_error_and_a_client_that_leaves_frees_its_session(li
             await second("close")
             async with player(line, "legacy") as fourth:
                 taken = await fourth("reset")
-        # The handshake's clients end their sessions when they leave, and so free their places.
+        # The handshake's clients end their sessions when they leave, and so free their slots.
         async with player(line, "legacy") as again, player(line, "legacy") as another:
             return refused, taken, await again("reset"), await another("reset")
 
@@ -297,30 +295,29 @@ def test_an_expired_session_is_reported_and_reset_begins_another(mode: str) -> N
 
 def test_the_token_and_the_origin_are_asked_for() -> None:
     with served("counter-v0", token="sesame") as url:
-        told = [
+        result_content = [
             raw(url, {}),
             raw(url, {"Authorization": "Bearer sesame", "Origin": "http://evil.example"}),
             raw(url, {"Authorization": "Bearer sesame"}),
         ]
 
-    assert [status for status, _ in told] == [401, 403, 200]
-    assert told[2][1]["result"]["serverInfo"]["name"] == "CounterEnv"
+    assert [status for status, _ in result_content] == [401, 403, 200]
+    assert result_content[2][1]["result"]["serverInfo"]["name"] == "CounterEnv"
 
 
 def test_without_the_extra_the_answer_is_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mcp", None)
 
     with served("counter-v0") as url:
-        status, told = raw(url, {})
+        status, result_content = raw(url, {})
 
     assert status == 200
-    assert "pip install 'envweave[mcp]'" in told["error"]["message"]
+    assert "pip install 'envweave[mcp]'" in result_content["error"]["message"]
 
 
 def raw(url: str, headers: dict[str, str]) -> tuple[int, Any]:
     """Shake hands by hand."""
-    address = parse_address(url)
-    connection = http.client.HTTPConnection(address.host, address.port, timeout=20)
+    connection = http_connection(url)
     hello = {
         "jsonrpc": "2.0",
         "id": 1,
@@ -351,7 +348,7 @@ def old_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (installed / "envweave-0.dist-info").mkdir()
     (installed / "envweave-0.dist-info/METADATA").write_text("Name: envweave\nVersion: 0\n")
     process = subprocess.Popen(
-        [python, "-W", "error", SUPPORT / "mcp_env_server.py"],
+        [python, "-W", "error", PROGRAMS / "mcp_environment_server.py"],
         env={**os.environ, "PYTHONPATH": str(installed)},
         stdout=subprocess.PIPE,
         text=True,
@@ -373,15 +370,19 @@ def test_with_version_1_of_the_sdk_a_server_is_played_the_same(old_server: str, 
         async with player(old_server, mode) as play:
             names = [one.name for one in (await play.client.list_tools()).tools]
             wrong = await play("step", delta=1)
-            told = [await play("reset"), await play("step", delta=1), await play("step", delta=9)]
+            result_content = [
+                await play("reset"),
+                await play("step", delta=1),
+                await play("step", delta=9),
+            ]
             refused = await play("step", delta=1)
-            return play.client.protocol_version, names, wrong, told, refused
+            return play.client.protocol_version, names, wrong, result_content, refused
 
-    version, names, wrong, told, refused = asyncio.run(episode())
+    version, names, wrong, result_content, refused = asyncio.run(episode())
 
     # It knows no revision without a handshake, so that a newer client falls back on one.
     assert version == "2025-11-25"
     assert names == ["reset", "step", "state"]
     assert wrong[1]["code"] == refused[1]["code"] == "reset_needed"
-    assert [one["observation"]["value"] for one in told] == [0, 1, 10]
-    assert told[-1]["done"]
+    assert [one["observation"]["value"] for one in result_content] == [0, 1, 10]
+    assert result_content[-1]["done"]

@@ -8,32 +8,29 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from interop_worlds import Moody
-from serving import served
+from environments.served import FailsOrWaits
+from servers import WebSocket, open_websocket, served
 from websockets.sync.client import connect
 
-from envweave.client.address import parse_address
-from envweave.client.socket import BlockingSocket
 from envweave.errors import ConnectionLostError
-from envweave.examples import CounterEnv, TicTacToeEnv
-from envweave.examples.tictactoe import TicTacToeAction
+from envweave.examples import CounterEnv, TicTacToeAction, TicTacToeEnv
 
 
 @contextmanager
-def connected(url: str, path: str = "/ws") -> Iterator[BlockingSocket]:
-    socket = BlockingSocket(parse_address(url), path)
+def connected(url: str, path: str = "/ws") -> Iterator[WebSocket]:
+    socket = open_websocket(url, path)
     try:
         yield socket
     finally:
         socket.close()
 
 
-def ask(socket: BlockingSocket, request: Any) -> Any:
+def ask(socket: WebSocket, request: Any) -> Any:
     socket.send(request if isinstance(request, str | bytes) else json.dumps(request))
-    return hear(socket)
+    return receive_message(socket)
 
 
-def hear(socket: BlockingSocket) -> Any:
+def receive_message(socket: WebSocket) -> Any:
     return json.loads(str(socket.receive(20)))
 
 
@@ -102,7 +99,7 @@ def test_requests_sent_ahead_are_answered_one_by_one_in_their_order() -> None:
     with served(CounterEnv) as url, connected(url) as socket:
         for request in (RESET, STEP, {"type": "state"}, {"type": "jump"}, STEP):
             socket.send(json.dumps(request))
-        replies = [hear(socket) for _ in range(5)]
+        replies = [receive_message(socket) for _ in range(5)]
 
     assert [one["type"] for one in replies] == [
         *("observation", "observation", "state", "error", "observation")
@@ -135,43 +132,43 @@ def test_a_full_server_sends_one_error_and_closes() -> None:
 
 
 def test_a_session_is_closed_with_its_connection() -> None:
-    before = Moody.open
+    before = FailsOrWaits.open
 
-    with served(Moody, max_sessions=1) as url:
+    with served(FailsOrWaits, max_sessions=1) as url:
         for _ in range(3):
             with connected(url) as socket:
                 assert ask(socket, RESET)["type"] == "observation"
 
-    assert Moody.open == before
+    assert FailsOrWaits.open == before
 
 
 def test_pings_are_answered_while_a_step_runs() -> None:
     """OpenEnv's clients give up on a server that leaves one unanswered for 20 seconds."""
-    Moody.waiting.clear()
-    Moody.go_on.clear()
+    FailsOrWaits.waiting.clear()
+    FailsOrWaits.go_on.clear()
 
-    with served(Moody) as url, connect(url.replace("http", "ws") + "/ws") as socket:
+    with served(FailsOrWaits) as url, connect(url.replace("http", "ws") + "/ws") as socket:
         socket.send(json.dumps(RESET))
         socket.recv(20)
         socket.send('{"type": "step", "data": {"do": "wait"}}')
-        assert Moody.waiting.wait(20)
+        assert FailsOrWaits.waiting.wait(20)
         answered = socket.ping().wait(20)
-        Moody.go_on.set()
-        told = json.loads(socket.recv(20))
+        FailsOrWaits.go_on.set()
+        message = json.loads(socket.recv(20))
 
     assert answered
-    assert told["data"]["observation"] == {"steps": 1}
+    assert message["data"]["observation"] == {"steps": 1}
 
 
-def test_with_several_agents_the_rewards_stand_apart_and_the_requests_say_who_acts() -> None:
+def test_with_several_agents_rewards_are_separate_and_requests_name_the_agent() -> None:
     with served(TicTacToeEnv, TicTacToeAction) as url, connected(url) as socket:
         ask(socket, RESET)
-        told = ask(socket, {"type": "step", "data": {"x": {"cell": 0}}})["data"]
+        message = ask(socket, {"type": "step", "data": {"x": {"cell": 0}}})["data"]
 
-    assert told["reward"] is None
-    assert told["rewards"].keys() == {"x", "o"}
-    assert told["observation"]["o"].keys() == {"board", "mark"}
-    assert [one["agent_id"] for one in told["requests"]] == ["o"]
+    assert message["reward"] is None
+    assert message["rewards"].keys() == {"x", "o"}
+    assert message["observation"]["o"].keys() == {"board", "mark"}
+    assert [one["agent_id"] for one in message["requests"]] == ["o"]
 
 
 def test_older_clients_ask_for_tools_by_a_step_that_is_none() -> None:
@@ -188,6 +185,6 @@ def test_older_clients_ask_for_tools_by_a_step_that_is_none() -> None:
 
 def test_an_unknown_session_cannot_be_driven() -> None:
     with served(CounterEnv) as url, connected(url, "/ws?session_id=nobody") as socket:
-        refused = hear(socket)
+        refused = receive_message(socket)
 
     assert code(refused) == "SESSION_ERROR"

@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 import pytest
-from place_worlds import Worker, fresh, local, opened, reset, step, until
+from server_runtimes import ScriptedWorker, fresh, local_runtime, open_sessions, reset, step, until
 
 from envweave.errors import (
     ActionError,
@@ -18,7 +18,6 @@ from envweave.errors import (
     ResetNeededError,
 )
 from envweave.registry import ReadyMade
-from envweave.server.runtime.base import SessionOptions
 from envweave.session import episode_seed
 
 
@@ -28,11 +27,11 @@ def run(test: Any) -> Any:
 
 def test_calls_of_an_environment_run_in_one_thread_that_is_not_the_loop() -> None:
     async def play() -> set[int]:
-        place = local(fresh())
-        await place.start()
-        (runner,) = await opened(place)
+        runtime = local_runtime(fresh())
+        await runtime.start()
+        (runner,) = await open_sessions(runtime)
         seen = [await reset(runner), *[await step(runner) for _ in range(20)]]
-        await place.close()
+        await runtime.close()
         return {result.observation[name] for result in seen for name in ("made_in", "runs_in")}
 
     threads = run(play())
@@ -42,20 +41,20 @@ def test_calls_of_an_environment_run_in_one_thread_that_is_not_the_loop() -> Non
 
 
 def test_a_step_past_its_deadline_ends_the_episode_and_the_next_takes_the_next_seed() -> None:
-    world = fresh()
+    env_class = fresh()
 
     async def play() -> tuple[Any, Any, Any]:
-        place = local(world)
-        await place.start()
-        (runner,) = await opened(place)
+        runtime = local_runtime(env_class)
+        await runtime.start()
+        (runner,) = await open_sessions(runtime)
         first = await reset(runner, seed=7)
         late = await step(runner, "hang", 0.05)
         with pytest.raises(ResetNeededError, match="took longer than timeout_s"):
             await step(runner)
         again = await reset(runner)
         went_on = await step(runner)
-        world.held.set()
-        await place.close()
+        env_class.held.set()
+        await runtime.close()
         assert went_on.step_index == 1
         return first, late, again
 
@@ -70,17 +69,17 @@ def test_a_step_past_its_deadline_ends_the_episode_and_the_next_takes_the_next_s
 
 
 def test_with_autoreset_the_next_episode_begins_in_the_result_that_was_late() -> None:
-    world = fresh()
+    env_class = fresh()
 
     async def play() -> tuple[Any, Any]:
-        place = local(world)
-        await place.start()
-        (runner,) = await opened(place, autoreset=True)
+        runtime = local_runtime(env_class)
+        await runtime.start()
+        (runner,) = await open_sessions(runtime, autoreset=True)
         await reset(runner, seed=7)
         late = await step(runner, "hang", 0.05)
         after = await step(runner)
-        world.held.set()
-        await place.close()
+        env_class.held.set()
+        await runtime.close()
         return late, after
 
     late, after = run(play())
@@ -92,12 +91,12 @@ def test_with_autoreset_the_next_episode_begins_in_the_result_that_was_late() ->
 
 
 def test_environments_behind_a_hanging_call_move_to_another_thread() -> None:
-    world = fresh()
+    env_class = fresh()
 
     async def play() -> tuple[int, list[Any]]:
-        place = local(world, threads=2)
-        await place.start()
-        runners = await opened(place, 6)
+        runtime = local_runtime(env_class, threads=2)
+        await runtime.start()
+        runners = await open_sessions(runtime, 6)
         began = [await reset(runner) for runner in runners]
         hangs, thread = runners[0], began[0].observation["runs_in"]
         mates = [
@@ -106,11 +105,11 @@ def test_environments_behind_a_hanging_call_move_to_another_thread() -> None:
             if result.observation["runs_in"] == thread and runner is not hangs
         ]
         hung = asyncio.ensure_future(step(hangs, "hang"))
-        await until(world.hung.is_set)
+        await until(env_class.hung.is_set)
         stepped = await asyncio.gather(*[step(mate) for mate in mates])
-        world.held.set()
+        env_class.held.set()
         await hung
-        await place.close()
+        await runtime.close()
         return thread, stepped
 
     thread, stepped = run(play())
@@ -120,20 +119,20 @@ def test_environments_behind_a_hanging_call_move_to_another_thread() -> None:
 
 
 def test_environments_of_an_abandoned_thread_move_to_another() -> None:
-    world = fresh()
+    env_class = fresh()
 
     async def play() -> list[Any]:
-        place = local(world, threads=1)
-        await place.start()
-        runners = await opened(place, 3)
+        runtime = local_runtime(env_class, threads=1)
+        await runtime.start()
+        runners = await open_sessions(runtime, 3)
         for runner in runners:
             await reset(runner)
         late = asyncio.ensure_future(step(runners[0], "hang", 0.05))
-        await until(world.hung.is_set)
+        await until(env_class.hung.is_set)
         stepped = await asyncio.gather(*[step(runner) for runner in runners[1:]])
         assert (await late).end.reason == "timeout"
-        world.held.set()
-        await place.close()
+        env_class.held.set()
+        await runtime.close()
         return stepped
 
     stepped = run(play())
@@ -142,97 +141,97 @@ def test_environments_of_an_abandoned_thread_move_to_another() -> None:
 
 
 def test_a_call_that_cannot_be_stopped_counts_as_stuck_until_it_ends_and_is_closed_then() -> None:
-    world = fresh()
+    env_class = fresh()
 
     async def play() -> tuple[int, int]:
-        place = local(world)
-        await place.start()
-        (runner,) = await opened(place)
+        runtime = local_runtime(env_class)
+        await runtime.start()
+        (runner,) = await open_sessions(runtime)
         await reset(runner)
         await step(runner, "hang", 0.05)
-        stuck = place.health.stuck
-        world.held.set()
-        await until(lambda: place.health.stuck == 0)
-        await until(lambda: world.closed.acquire(blocking=False))
-        left = place.health.stuck
-        await place.close()
+        stuck = runtime.health.stuck
+        env_class.held.set()
+        await until(lambda: runtime.health.stuck == 0)
+        await until(lambda: env_class.closed.acquire(blocking=False))
+        left = runtime.health.stuck
+        await runtime.close()
         return stuck, left
 
     assert run(play()) == (1, 0)
 
 
 def test_a_reset_past_its_deadline_is_lost_and_the_next_takes_the_seed_after_it() -> None:
-    world = fresh()
+    env_class = fresh()
 
     async def play() -> int:
-        place = local(world)
-        await place.start()
-        (runner,) = await opened(place)
+        runtime = local_runtime(env_class)
+        await runtime.start()
+        (runner,) = await open_sessions(runtime)
         await reset(runner, seed=7)
         with pytest.raises(EnvironmentLostError, match="took longer than timeout_s"):
             await reset(runner, 0.05, options={"do": "hang"})
         again = await reset(runner)
-        world.held.set()
-        await place.close()
+        env_class.held.set()
+        await runtime.close()
         return again.info["seed"]
 
     assert run(play()) == episode_seed(7, 2)
 
 
 def test_a_state_past_its_deadline_costs_the_episode_at_the_next_step() -> None:
-    world = fresh()
+    env_class = fresh()
 
     async def play() -> Any:
-        place = local(world)
-        await place.start()
-        (runner,) = await opened(place)
+        runtime = local_runtime(env_class)
+        await runtime.start()
+        (runner,) = await open_sessions(runtime)
         await reset(runner, seed=13)
         with pytest.raises(Exception, match="took longer"):
             await runner.call("state", {}, 0.05)
         late = await step(runner)
-        world.held.set()
-        await place.close()
+        env_class.held.set()
+        await runtime.close()
         return late
 
     assert run(play()).end.reason == "timeout"
 
 
 def test_a_single_object_has_one_session_at_a_time_and_is_closed_with_the_runtime() -> None:
-    world = fresh()
+    env_class = fresh()
 
     async def play() -> bool:
-        place = local(ReadyMade(world()))
-        await place.start()
-        (first,) = await opened(place)
+        runtime = local_runtime(ReadyMade(env_class()))
+        await runtime.start()
+        (first,) = await open_sessions(runtime)
         with pytest.raises(CapacityError, match="Serve its class"):
-            await place.open(SessionOptions())
+            await open_sessions(runtime)
         await first.close()
-        (second,) = await opened(place)
+        (second,) = await open_sessions(runtime)
         await reset(second)
         assert (await step(second)).step_index == 1
-        was_closed_before = world.closed.acquire(blocking=False)
-        await place.close()
+        was_closed_before = env_class.closed.acquire(blocking=False)
+        await runtime.close()
         return was_closed_before
 
     assert not run(play())
-    assert world.closed.acquire(blocking=False)
+    assert env_class.closed.acquire(blocking=False)
 
 
 def test_a_single_object_that_hangs_is_not_replaced_and_continues_when_it_returns() -> None:
-    world = fresh()
+    env_class = fresh()
 
     async def play() -> int:
-        place = local(ReadyMade(world()))
-        await place.start()
-        (runner,) = await opened(place)
+        runtime = local_runtime(ReadyMade(env_class()))
+        await runtime.start()
+        (runner,) = await open_sessions(runtime)
         await reset(runner, seed=7)
         assert (await step(runner, "hang", 0.05)).end.reason == "timeout"
         with pytest.raises(EnvironmentLostError, match="Serve its class, or a function"):
             await reset(runner)
-        world.held.set()
-        await until(lambda: place.health.stuck == 0)
+        env_class.held.set()
+        await until(lambda: runtime.health.stuck == 0)
         again = await reset(runner)
-        await place.close()
+        await runtime.close()
         return again.info["seed"]
 
     assert run(play()) == episode_seed(7, 1)
@@ -240,14 +239,14 @@ def test_a_single_object_that_hangs_is_not_replaced_and_continues_when_it_return
 
 def test_code_that_exits_ends_its_episode_and_not_the_server() -> None:
     async def play() -> tuple[Any, Any]:
-        place = local(fresh())
-        await place.start()
-        (runner,) = await opened(place)
+        runtime = local_runtime(fresh())
+        await runtime.start()
+        (runner,) = await open_sessions(runtime)
         await reset(runner)
         ended = await step(runner, "exit")
         await reset(runner)
         after = await step(runner)
-        await place.close()
+        await runtime.close()
         return ended, after
 
     ended, after = run(play())
@@ -259,15 +258,15 @@ def test_code_that_exits_ends_its_episode_and_not_the_server() -> None:
 
 def test_an_action_that_is_refused_leaves_the_episode_unharmed() -> None:
     async def play() -> Any:
-        place = local(fresh())
-        await place.start()
-        (runner,) = await opened(place)
+        runtime = local_runtime(fresh())
+        await runtime.start()
+        (runner,) = await open_sessions(runtime)
         await reset(runner)
         with pytest.raises(ActionError):
             await step(runner, {"no": "text"})
         assert runner.is_live
         result = await step(runner)
-        await place.close()
+        await runtime.close()
         return result
 
     assert run(play()).step_index == 1
@@ -275,118 +274,118 @@ def test_an_action_that_is_refused_leaves_the_episode_unharmed() -> None:
 
 def test_slow_environments_have_a_thread_each_while_there_are_threads() -> None:
     async def play() -> int:
-        place = local(fresh(), threads=6)
-        await place.start()
-        runners = await opened(place, 1)
+        runtime = local_runtime(fresh(), threads=6)
+        await runtime.start()
+        runners = await open_sessions(runtime, 1)
         await reset(runners[0])
         for _ in range(4):
             await step(runners[0], "rest")
-        runners += await opened(place, 7)
+        runners += await open_sessions(runtime, 7)
         began = [await reset(runner) for runner in runners]
-        await place.close()
+        await runtime.close()
         return len({result.observation["runs_in"] for result in began})
 
     assert run(play()) == 6
 
 
-class HangsWhenMade(Worker):
+class HangsWhenMade(ScriptedWorker):
     def __init__(self) -> None:
         super().__init__()
-        self.obey("hang")
+        self.perform("hang")
 
 
-class SlowlyMade(Worker):
+class SlowlyMade(ScriptedWorker):
     def __init__(self) -> None:
         super().__init__()
-        self.obey("rest briefly")
+        self.perform("rest briefly")
 
 
 @pytest.mark.slow  # opens many sessions
 def test_closed_sessions_leave_no_threads_and_no_environments() -> None:
-    world = fresh(SlowlyMade)
+    env_class = fresh(SlowlyMade)
     before = set(threading.enumerate())
 
     async def play() -> None:
-        place = local(world, threads=8)
-        await place.start()
+        runtime = local_runtime(env_class, threads=8)
+        await runtime.start()
         for _ in range(10):
-            runners = await opened(place, 20)
+            runners = await open_sessions(runtime, 20)
             await asyncio.gather(*[reset(runner) for runner in runners])
             assert len(set(threading.enumerate()) - before) == 8
             await asyncio.gather(*[runner.close() for runner in runners])
             await until(lambda: len(set(threading.enumerate()) - before) <= 2)
-        factory = place._maker._factory
+        factory = runtime._maker._factory
         assert (factory._made, factory._ids) == ({}, set())
-        await place.close()
+        await runtime.close()
 
     run(play())
 
     assert set(threading.enumerate()) <= before
-    assert [world.closed.acquire(blocking=False) for _ in range(201)] == [True] * 200 + [False]
+    assert [env_class.closed.acquire(blocking=False) for _ in range(201)] == [True] * 200 + [False]
 
 
 def test_a_session_is_closed_in_bounded_time_though_its_call_hangs() -> None:
-    world = fresh()
+    env_class = fresh()
 
     async def play() -> None:
-        place = local(world)
-        await place.start()
-        (runner,) = await opened(place, timeout_s=0.05)
+        runtime = local_runtime(env_class)
+        await runtime.start()
+        (runner,) = await open_sessions(runtime, timeout_s=0.05)
         await reset(runner)
         hung = asyncio.ensure_future(step(runner, "hang"))
-        await until(world.hung.is_set)
+        await until(env_class.hung.is_set)
         await runner.close()
         with pytest.raises(ClosedError, match="was closed while its step"):
             await hung
-        world.held.set()
-        await until(lambda: world.closed.acquire(blocking=False))
-        await place.close()
-        assert place.health.stuck == 0
+        env_class.held.set()
+        await until(lambda: env_class.closed.acquire(blocking=False))
+        await runtime.close()
+        assert runtime.health.stuck == 0
 
     run(play())
 
 
 def test_an_environment_that_is_made_too_late_is_closed() -> None:
-    world = fresh(HangsWhenMade)
+    env_class = fresh(HangsWhenMade)
 
     async def play() -> None:
-        place = local(world)
-        world.held.set()
-        await place.start()
-        (first,) = await opened(place)
-        world.held.clear()
-        world.hung.clear()
-        opening = asyncio.ensure_future(place.open(SessionOptions()))
-        await until(world.hung.is_set)
+        runtime = local_runtime(env_class)
+        env_class.held.set()
+        await runtime.start()
+        (first,) = await open_sessions(runtime)
+        env_class.held.clear()
+        env_class.hung.clear()
+        opening = asyncio.ensure_future(open_sessions(runtime))
+        await until(env_class.hung.is_set)
         opening.cancel()
         await asyncio.wait([opening])
-        world.held.set()
-        await until(lambda: world.closed.acquire(blocking=False))
-        (second,) = await opened(place)
+        env_class.held.set()
+        await until(lambda: env_class.closed.acquire(blocking=False))
+        (second,) = await open_sessions(runtime)
         assert (await reset(second)).step_index == 0
         assert (await reset(first)).step_index == 0
-        await place.close()
+        await runtime.close()
 
     run(play())
 
 
 def test_an_environment_that_takes_too_long_to_make_does_not_block_others() -> None:
-    world = fresh(HangsWhenMade)
+    env_class = fresh(HangsWhenMade)
 
     async def play() -> None:
-        place = local(world)
-        world.held.set()
-        await place.start()
-        (first,) = await opened(place)
-        world.held.clear()
+        runtime = local_runtime(env_class)
+        env_class.held.set()
+        await runtime.start()
+        (first,) = await open_sessions(runtime)
+        env_class.held.clear()
         with pytest.raises(DeadlineError, match="Making 'worker' took longer"):
-            await place.open(SessionOptions(timeout_s=0.05))
-        assert place.health.stuck == 1
+            await open_sessions(runtime, timeout_s=0.05)
+        assert runtime.health.stuck == 1
         assert (await reset(first)).step_index == 0
-        world.held.set()
-        assert (await reset((await opened(place))[0])).step_index == 0
-        await until(lambda: place.health.stuck == 0)
-        await until(lambda: world.closed.acquire(blocking=False))
-        await place.close()
+        env_class.held.set()
+        assert (await reset((await open_sessions(runtime))[0])).step_index == 0
+        await until(lambda: runtime.health.stuck == 0)
+        await until(lambda: env_class.closed.acquire(blocking=False))
+        await runtime.close()
 
     run(play())

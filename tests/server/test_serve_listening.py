@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from leftovers import Leftovers
+from processes import Leftovers
 
 import envweave as ew
 from envweave.api import serving
@@ -33,7 +33,7 @@ def serving_on(listener: Listener, env: Any = "counter-v0", **keywords: Any) -> 
     options, kwargs = serving.split({"drain_s": 0, **keywords})
     spec = recipe(env, None, None, None, kwargs)
     ready = threading.Event()
-    site = AppState(lambda: serving.place_for(spec, kwargs, options), options)
+    site = AppState(lambda: serving.make_runtime(spec, kwargs, options), options)
     server = Serving(site, listener, lambda _: ready.set())
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(server.run()))
@@ -72,7 +72,7 @@ def test_an_unknown_host_is_refused() -> None:
         listen("no such host", 0)
 
 
-def test_ipv6_is_spoken() -> None:
+def test_ipv6_is_supported() -> None:
     if not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists():
         pytest.skip("this machine has no IPv6")
 
@@ -83,7 +83,7 @@ def test_ipv6_is_spoken() -> None:
     assert reply.status_code == 200
 
 
-def test_a_unix_socket_is_for_its_user_alone_and_gone_afterwards(tmp_path: Path) -> None:
+def test_a_unix_socket_is_private_to_its_user_and_removed_afterwards(tmp_path: Path) -> None:
     path = tmp_path / "env.sock"
     with serving_on(listen_unix(path)) as url:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -155,7 +155,9 @@ def test_loopback_needs_no_token(host: str) -> None:
     refuse_openness(host, None, insecure=False)
 
 
-def test_an_environment_that_cannot_be_made_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_an_environment_that_cannot_be_made_is_reported_and_leaves_nothing_open(
+    tmp_path: Path,
+) -> None:
     def fails() -> Any:
         raise RuntimeError("no GPU")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from worlds_served import process_serving, wait_for
+from servers import process_serving, wait_for
 
 
 def open_episodes(client: httpx2.Client, count: int) -> list[dict[str, str]]:
@@ -40,7 +40,7 @@ def children_of(pid: int) -> list[int]:
 
 
 @pytest.mark.slow  # starts server processes
-def test_sigterm_lets_64_running_episodes_finish_and_refuses_new_sessions() -> None:
+def test_sigterm_finishes_64_running_episodes_and_refuses_new_sessions() -> None:
     with (
         process_serving("counter-v0", drain_s=100) as server,
         httpx2.Client(base_url=server.url, timeout=20) as client,
@@ -106,7 +106,7 @@ def test_a_second_signal_ends_at_once() -> None:
 @pytest.mark.slow  # starts server processes
 def test_a_step_that_hangs_does_not_keep_the_process() -> None:
     with (
-        process_serving("pkg://http_worlds:Gated", drain_s=0.2, timeout_s=0.2) as server,
+        process_serving("pkg://environments.served:Gated", drain_s=0.2, timeout_s=0.2) as server,
         httpx2.Client(base_url=server.url, timeout=20) as client,
     ):
         client.post("/reset")
@@ -121,11 +121,11 @@ def test_a_step_that_hangs_does_not_keep_the_process() -> None:
 @pytest.mark.slow  # starts server processes
 def test_a_server_ends_with_the_process_that_holds_its_lifeline() -> None:
     reading, writing = os.pipe()
-    ready, told = os.pipe()
+    ready, ready_fd = os.pipe()
     config = {
         "id": "counter-v0",
         "port": 0,
-        "ready_fd": told,
+        "ready_fd": ready_fd,
         "lifeline_fd": reading,
         "log": "none",
     }
@@ -133,10 +133,10 @@ def test_a_server_ends_with_the_process_that_holds_its_lifeline() -> None:
         [sys.executable, "-m", "envweave.cli.server_main", "-"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        pass_fds=[reading, told],
+        pass_fds=[reading, ready_fd],
         text=True,
     )
-    os.close(told)
+    os.close(ready_fd)
     os.close(reading)
     assert process.stdin is not None
     process.stdin.write(json.dumps(config))

@@ -7,12 +7,12 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serving_places import Caller, code, counting_table, run
+from server_runtimes import Caller, code, counting_table, run
 
 
 def test_a_repeated_call_gets_the_first_reply_and_is_not_run_again() -> None:
     async def scene() -> None:
-        table, place = counting_table()
+        table, runtime = counting_table()
         first, second = object(), object()
         caller = Caller(table, "a", first)
         await caller("open")
@@ -24,14 +24,14 @@ def test_a_repeated_call_gets_the_first_reply_and_is_not_run_again() -> None:
         again = await caller("step", again=3, action=1)
 
         assert again == reply
-        assert place.runners[0].steps == 1
+        assert runtime.runners[0].steps == 1
 
     run(scene())
 
 
 def test_a_call_repeated_while_it_runs_waits_for_the_same_reply() -> None:
     async def scene() -> None:
-        table, place = counting_table()
+        table, runtime = counting_table()
         caller = Caller(table, "a", object())
         await caller("open")
         stepping = asyncio.ensure_future(caller("step", action="wait"))
@@ -39,23 +39,23 @@ def test_a_call_repeated_while_it_runs_waits_for_the_same_reply() -> None:
         repeating = asyncio.ensure_future(caller("step", again=2, action="wait"))
         await asyncio.sleep(0)
 
-        place.runners[0].go_on.set()
+        runtime.runners[0].go_on.set()
 
         assert await stepping == await repeating
-        assert place.runners[0].steps == 1
+        assert runtime.runners[0].steps == 1
 
     run(scene())
 
 
 def test_a_caller_that_goes_away_in_mid_call_finds_the_reply_when_it_comes_back() -> None:
     async def scene() -> None:
-        table, place = counting_table()
+        table, runtime = counting_table()
         caller = Caller(table, "a", object())
         await caller("open")
         stepping = asyncio.ensure_future(caller("step", action="wait"))
         await asyncio.sleep(0)
         table.disconnect(caller.connection)
-        place.runners[0].go_on.set()
+        runtime.runners[0].go_on.set()
         reply = await stepping
 
         caller.connection = object()
@@ -67,7 +67,7 @@ def test_a_caller_that_goes_away_in_mid_call_finds_the_reply_when_it_comes_back(
 
 def test_without_kept_replies_a_repeated_call_is_refused_and_never_run_again() -> None:
     async def scene() -> None:
-        table, place = counting_table(replies_kept=0)
+        table, runtime = counting_table(replies_kept=0)
         caller = Caller(table, "a", object())
         await caller("open")
         await caller("step", action=1)
@@ -75,7 +75,7 @@ def test_without_kept_replies_a_repeated_call_is_refused_and_never_run_again() -
         again = await caller("step", again=2, action=1)
 
         assert code(again) == "session_gone"
-        assert place.runners[0].steps == 1
+        assert runtime.runners[0].steps == 1
 
     run(scene())
 
@@ -95,28 +95,28 @@ def test_a_reply_that_was_read_is_kept_no_longer() -> None:
 
 def test_callers_without_a_connection_may_repeat_an_earlier_call() -> None:
     async def scene() -> None:
-        table, place = counting_table(replies_kept=3)
+        table, runtime = counting_table(replies_kept=3)
         caller = Caller(table, "a")
         await caller("open")
         replies = [await caller("step", action=1) for _ in range(4)]
 
         assert await caller("step", again=3, action=1) == replies[1]
         assert code(await caller("step", again=2, action=1)) == "session_gone"
-        assert place.runners[0].steps == 4
+        assert runtime.runners[0].steps == 4
 
     run(scene())
 
 
-def test_calls_out_of_order_are_refused_and_harm_nothing() -> None:
+def test_calls_out_of_order_are_refused_without_side_effects() -> None:
     async def scene() -> None:
-        table, place = counting_table()
+        table, runtime = counting_table()
         caller = Caller(table, "a", object())
         await caller("open")
         stepping = asyncio.ensure_future(caller("step", action="wait"))
         await asyncio.sleep(0)
 
         assert code(await caller("step", again=3, action=1)) == "busy"
-        place.runners[0].go_on.set()
+        runtime.runners[0].go_on.set()
         await stepping
         assert code(await caller("step", again=9, action=1)) == "out_of_order"
         assert code(await Caller(table, "b")("open", again=4)) == "out_of_order"
@@ -127,9 +127,9 @@ def test_calls_out_of_order_are_refused_and_harm_nothing() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from(["step", "again", "cut", "older"]), max_size=30))
-def test_however_calls_are_repeated_each_is_run_once(plan: list[str]) -> None:
+def test_a_call_repeated_in_any_way_is_run_once(plan: list[str]) -> None:
     async def scene() -> None:
-        table, place = counting_table()
+        table, runtime = counting_table()
         caller = Caller(table, "a", object())
         last = await caller("open")
         wanted = 0
@@ -145,7 +145,7 @@ def test_however_calls_are_repeated_each_is_run_once(plan: list[str]) -> None:
                 table.disconnect(caller.connection)
                 caller.connection = object()
 
-            assert place.runners[0].steps == wanted
+            assert runtime.runners[0].steps == wanted
 
     run(scene())
 
@@ -163,8 +163,8 @@ def test_an_unknown_session_is_gone_and_may_be_closed() -> None:
 
 def test_a_failure_at_the_server_reveals_no_details() -> None:
     async def scene() -> None:
-        table, place = counting_table()
-        place.fails = True
+        table, runtime = counting_table()
+        runtime.fails = True
 
         reply = await Caller(table, "a")("open")
 
@@ -176,7 +176,7 @@ def test_a_failure_at_the_server_reveals_no_details() -> None:
     run(scene())
 
 
-def test_wishes_that_cannot_be_had_are_refused_by_name() -> None:
+def test_unavailable_session_options_are_refused_by_name() -> None:
     async def scene() -> None:
         table, _ = counting_table()
         wrong: list[dict[str, Any]] = [

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from remote_worlds import Tally, TallyAction, TallyObservation
-from serving_places import code, run
+from environments.served import Tally, TallyAction, TallyObservation
+from server_runtimes import code, run
 
 from envweave.registry import EnvSpec
 from envweave.server.options import ServerOptions
@@ -37,10 +37,10 @@ def with_service(
     run(within())
 
 
-async def opened(service: Service, count: int, **wishes: Any) -> list[str]:
+async def open_sessions(service: Service, count: int, **session_options: Any) -> list[str]:
     names = [f"session-{i}" for i in range(count)]
     for number, method in enumerate(("open", "reset"), 1):
-        params = wishes if method == "open" else {}
+        params = session_options if method == "open" else {}
         calls = [Call(id=number, session=n, method=method, params=params) for n in names]
         replies = await service.call_many(calls, object())
         assert [code(reply) for reply in replies] == [None] * count
@@ -62,7 +62,7 @@ def seen(replies: list[Reply]) -> list[Any]:
 
 def test_a_repeated_frame_takes_no_step_twice() -> None:
     async def scene(service: Service) -> None:
-        names = await opened(service, 8)
+        names = await open_sessions(service, 8)
         first = await service.call_many(steps(names, 3), object())
 
         again = await service.call_many(steps(names, 3), object())
@@ -75,7 +75,7 @@ def test_a_repeated_frame_takes_no_step_twice() -> None:
 
 def test_a_frame_that_is_repeated_in_part_steps_the_others_once() -> None:
     async def scene(service: Service) -> None:
-        names = await opened(service, 4)
+        names = await open_sessions(service, 4)
         await service.call_many(steps(names[:2], 3), object())
 
         replies = await service.call_many(steps(names, 3), object())
@@ -88,7 +88,7 @@ def test_a_frame_that_is_repeated_in_part_steps_the_others_once() -> None:
 
 def test_one_that_is_refused_does_not_keep_the_others_from_stepping() -> None:
     async def scene(service: Service) -> None:
-        names = await opened(service, 3)
+        names = await open_sessions(service, 3)
         wrong = {"session-1": {"action": {"od": "step"}}, "session-2": {"deed": 1}}
 
         replies = await service.call_many(steps([*names, "nobody"], 3, **wrong), object())
@@ -112,7 +112,7 @@ class Leaving(Tally):
 @pytest.mark.parametrize("autoreset", [False, True])
 def test_one_that_tries_to_end_the_server_ends_only_its_own_episode(autoreset: bool) -> None:
     async def scene(service: Service) -> None:
-        names = await opened(service, 3, autoreset=autoreset)
+        names = await open_sessions(service, 3, autoreset=autoreset)
 
         replies = await service.call_many(
             steps(names, 3, **{"session-1": {"action": {"do": "end"}}}), object()
@@ -137,7 +137,7 @@ def test_steps_of_a_frame_are_taken_in_the_threads_of_their_environments() -> No
             return super().step(action)
 
     async def scene(service: Service) -> None:
-        names = await opened(service, 16)
+        names = await open_sessions(service, 16)
         for number in range(3, 13):
             await service.call_many(steps(names, number), object())
 
@@ -156,7 +156,7 @@ class Hanging(Tally):
 
 def test_a_deadline_holds_for_each_step_of_a_frame() -> None:
     async def scene(service: Service) -> None:
-        names = await opened(service, 4, timeout_s=0.3)
+        names = await open_sessions(service, 4, timeout_s=0.3)
 
         replies = await service.call_many(
             steps(names, 3, **{"session-2": {"action": {"do": "hang"}}}), object()
@@ -178,9 +178,9 @@ def frame_of(names: list[str], number: int, *actions: dict[str, Any]) -> Steps:
 
 
 async def stepped(service: Service, frame: Steps, connection: object) -> Stepped:
-    told: asyncio.Future[Stepped] = asyncio.get_running_loop().create_future()
-    assert service.step_many(frame, connection, told.set_result)
-    return await told
+    replied: asyncio.Future[Stepped] = asyncio.get_running_loop().create_future()
+    assert service.step_many(frame, connection, replied.set_result)
+    return await replied
 
 
 def replies_of(sent: Any) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def replies_of(sent: Any) -> dict[str, Any]:
 
 def test_a_frame_of_steps_has_the_same_results_as_single_replies() -> None:
     async def scene(service: Service) -> None:
-        names = await opened(service, 3)
+        names = await open_sessions(service, 3)
 
         sent = await stepped(service, frame_of(names, 3), object())
         again = await stepped(service, frame_of(names, 3), object())
@@ -212,7 +212,7 @@ def test_a_frame_of_steps_has_the_same_results_as_single_replies() -> None:
 
 def test_in_a_frame_of_steps_an_unusual_outcome_is_a_separate_reply() -> None:
     async def scene(service: Service) -> None:
-        names = await opened(service, 3)
+        names = await open_sessions(service, 3)
         actions = [{"do": "step"}, {"do": "end"}, {"od": "step"}, {"do": "step"}]
 
         sent = await stepped(service, frame_of([*names, "nobody"], 3, *actions), object())
@@ -233,7 +233,7 @@ def test_in_a_frame_of_steps_an_unusual_outcome_is_a_separate_reply() -> None:
 
 def test_a_repeat_that_comes_while_the_frame_is_under_way_gets_its_replies() -> None:
     async def scene(service: Service) -> None:
-        names = await opened(service, 2)
+        names = await open_sessions(service, 2)
         actions = [{"do": "hang"}, {"do": "step"}]
         first = asyncio.ensure_future(stepped(service, frame_of(names, 3, *actions), object()))
         while not Tally.hanging.is_set():
@@ -256,18 +256,18 @@ def test_a_repeat_that_comes_while_the_frame_is_under_way_gets_its_replies() -> 
 
 def test_a_step_that_hangs_does_not_block_others_of_the_same_frame() -> None:
     async def scene(service: Service) -> None:
-        names = await opened(service, 5)
+        names = await open_sessions(service, 5)
         calls = steps(names, 3, **{"session-2": {"action": {"do": "hang"}}})
-        told: asyncio.Queue[Reply] = asyncio.Queue()
+        replied: asyncio.Queue[Reply] = asyncio.Queue()
 
-        others = service.start_calls(calls, object(), told.put_nowait)
-        came = [await told.get() for _ in range(4)]
+        others = service.start_calls(calls, object(), replied.put_nowait)
+        received = [await replied.get() for _ in range(4)]
         Tally.hung.set()
-        last = await told.get()
+        last = await replied.get()
 
         assert others == []
-        assert {reply.session for reply in came} == {*names} - {"session-2"}
-        assert seen([*came, last]) == [1] * 5
+        assert {reply.session for reply in received} == {*names} - {"session-2"}
+        assert seen([*received, last]) == [1] * 5
         assert last.session == "session-2"
         assert seen(await service.call_many(steps(names, 4), object())) == [2] * 5
 
@@ -280,7 +280,7 @@ def test_a_step_that_hangs_does_not_block_others_of_the_same_frame() -> None:
 
 def test_in_a_frame_of_steps_one_that_takes_long_is_waited_for() -> None:
     async def scene(service: Service) -> None:
-        names = await opened(service, 4)
+        names = await open_sessions(service, 4)
         actions = [{"do": "step"}, {"do": "hang"}, {"do": "end"}, {"do": "step"}]
         first = asyncio.ensure_future(stepped(service, frame_of(names, 3, *actions), object()))
         await asyncio.sleep(0)
@@ -299,7 +299,7 @@ def test_in_a_frame_of_steps_one_that_takes_long_is_waited_for() -> None:
 
 def test_calls_other_than_steps_take_the_slow_path() -> None:
     async def scene(service: Service) -> None:
-        names = await opened(service, 3)
+        names = await open_sessions(service, 3)
         calls = [
             Call(id=3, session=names[0], method="state"),
             Call(id=3, session=names[1], method="step", params={"answer": {"call_id": "x"}}),

@@ -49,7 +49,7 @@ def test_a_bad_field_is_named_with_its_agent() -> None:
         env.step({"a": {}, "b": {"number": "x"}})
 
 
-def test_a_need_carries_what_was_earned_since_the_agent_last_acted() -> None:
+def test_a_need_action_has_the_reward_since_the_agent_last_acted() -> None:
     env = agents(
         {"rewards": {"a": 1.0}, "act": ["b"]},
         {"rewards": {"a": 2.0, "b": 5.0}, "act": ["a"]},
@@ -124,9 +124,7 @@ def test_a_limit_truncates_the_episode_for_every_agent() -> None:
         ({"join": ["zed"]}, "not in possible_agents"),
     ],
 )
-def test_books_that_do_not_add_up_are_the_environments_error(
-    entry: dict[str, Any], words: str
-) -> None:
+def test_inconsistent_agents_are_an_environment_error(entry: dict[str, Any], words: str) -> None:
     env = agents(entry, {})
     env.reset()
 

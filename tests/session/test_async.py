@@ -1,4 +1,4 @@
-"""Environments and callers of either colour."""
+"""Sync and async environments and callers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 from typing import ClassVar
 
 import pytest
-from leftovers import Leftovers
+from processes import Leftovers
 
 import envweave as ew
 from envweave.errors import BusyError, ClosedError, ResetNeededError
@@ -114,7 +114,7 @@ def test_the_async_close_of_a_foreign_object_is_awaited() -> None:
     assert foreign.closed == 1
 
 
-def test_a_second_call_while_one_is_under_way_is_refused_and_harms_nothing() -> None:
+def test_a_concurrent_call_is_refused_without_side_effects() -> None:
     async def scenario() -> float:
         environment = SlowCounter()
         async with ew.make_async(environment) as env:

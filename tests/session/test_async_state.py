@@ -1,4 +1,4 @@
-"""An environment's `state` may be a coroutine, on every road."""
+"""An environment's `state` may be a coroutine, with every client."""
 
 from __future__ import annotations
 
@@ -7,109 +7,111 @@ import itertools
 from typing import Any
 
 import pytest
-from async_state_worlds import Moody, SyncMoody, wrapped
-from serving import served
+from environments.async_state import AsyncState, SyncWithAsyncState, wrapped
+from servers import served
 
 import envweave as ew
 from envweave.errors import ClosedError, DeadlineError, StateFailedError
 from envweave.session import DirectEnvironment
 
-WORLDS = (Moody, SyncMoody, wrapped)
+WORLDS = (AsyncState, SyncWithAsyncState, wrapped)
 
 
 @pytest.fixture(params=WORLDS)
-def world(request: pytest.FixtureRequest) -> Any:
+def env_class(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
 @pytest.mark.slow  # starts server and worker processes
 @pytest.mark.parametrize(
-    ("world", "backend"),
+    ("env_class", "backend"),
     [
-        *((world, "inproc") for world in WORLDS),
-        (Moody, "process"),
-        (SyncMoody, "process"),
-        (SyncMoody, "http"),
+        *((env_class, "inproc") for env_class in WORLDS),
+        (AsyncState, "process"),
+        (SyncWithAsyncState, "process"),
+        (SyncWithAsyncState, "http"),
         (wrapped, "http"),
     ],
 )
-def test_a_caller_gets_the_state_itself(world: Any, backend: str) -> None:
-    with ew.make(world, backend=backend) as env:
+def test_a_caller_gets_the_state_itself(env_class: Any, backend: str) -> None:
+    with ew.make(env_class, backend=backend) as env:
         env.reset()
         fresh = env.state()
         env.step("glad")
         result = env.step("sad")
-        told = env.state()
+        state = env.state()
 
-    assert fresh.told == ""
-    assert (told.told, told.step_count) == ("sad", 2)
-    assert told.episode_id == result.episode_id
-    assert type(told).__name__ == "Mood"
+    assert fresh.last_action == ""
+    assert (state.last_action, state.step_count) == ("sad", 2)
+    assert state.episode_id == result.episode_id
+    assert type(state).__name__ == "LastAction"
 
 
-def test_an_async_caller_gets_the_state_itself(world: Any) -> None:
+def test_an_async_caller_gets_the_state_itself(env_class: Any) -> None:
     async def look() -> Any:
-        async with ew.make_async(world) as env:
+        async with ew.make_async(env_class) as env:
             await env.reset()
             await env.step("glad")
             return await env.state()
 
-    assert asyncio.run(look()).told == "glad"
+    assert asyncio.run(look()).last_action == "glad"
 
 
-def test_a_sync_caller_inside_a_running_loop_gets_the_state_itself(world: Any) -> None:
+def test_a_sync_caller_inside_a_running_loop_gets_the_state_itself(env_class: Any) -> None:
     async def look() -> Any:
-        with ew.make(world) as env:
+        with ew.make(env_class) as env:
             env.reset()
             env.step("glad")
             return env.state()
 
-    assert asyncio.run(look()).told == "glad"
+    assert asyncio.run(look()).last_action == "glad"
 
 
-def test_an_environment_used_directly_has_the_state_as_a_property(world: Any) -> None:
-    with DirectEnvironment(world()) as env:
+def test_an_environment_used_directly_has_the_state_as_a_property(env_class: Any) -> None:
+    with DirectEnvironment(env_class()) as env:
         env.reset()
         env.step("glad")
 
-        assert env.state.told == "glad"
+        assert env.state.last_action == "glad"
 
 
 @pytest.mark.slow  # starts server and worker processes
 @pytest.mark.parametrize(
-    ("world", "options"),
+    ("env_class", "options"),
     [
         *itertools.product(WORLDS, [{}, {"mode": "threads"}, {"mode": "async"}]),
-        (SyncMoody, {"backend": "process"}),
-        (Moody, {"backend": "process"}),
-        (SyncMoody, {"backend": "http"}),
+        (SyncWithAsyncState, {"backend": "process"}),
+        (AsyncState, {"backend": "process"}),
+        (SyncWithAsyncState, {"backend": "http"}),
     ],
 )
-def test_a_vector_gets_the_state_of_each(world: Any, options: dict[str, Any]) -> None:
-    with ew.make_vector(world, num_envs=3, **options) as venv:
+def test_a_vector_gets_the_state_of_each(env_class: Any, options: dict[str, Any]) -> None:
+    with ew.make_vector(env_class, num_envs=3, **options) as venv:
         venv.reset(seed=0)
         venv.step(["a", "b", "c"])
-        told = venv.state()
+        state = venv.state()
 
-    assert [one.told for one in told] == ["a", "b", "c"]
+    assert [one.last_action for one in state] == ["a", "b", "c"]
 
 
 @pytest.mark.slow  # starts server and worker processes
-@pytest.mark.parametrize(("world", "workers"), [*((world, 0) for world in WORLDS), (SyncMoody, 1)])
-def test_a_server_tells_the_state_of_each_session(world: Any, workers: int) -> None:
-    with served(world, workers=workers) as url, ew.make(url) as one, ew.make(url) as other:
+@pytest.mark.parametrize(
+    ("env_class", "workers"), [*((env_class, 0) for env_class in WORLDS), (SyncWithAsyncState, 1)]
+)
+def test_a_server_returns_the_state_of_each_session(env_class: Any, workers: int) -> None:
+    with served(env_class, workers=workers) as url, ew.make(url) as one, ew.make(url) as other:
         one.reset()
         other.reset()
         one.step("glad")
         other.step("sad")
 
-        told = one.state().told, other.state().told
+        state = one.state().last_action, other.state().last_action
 
-    assert told == ("glad", "sad")
+    assert state == ("glad", "sad")
 
 
-def test_a_failing_state_raises_and_does_not_harm_the_episode(world: Any) -> None:
-    with ew.make(world) as env:
+def test_a_failing_state_raises_and_does_not_affect_the_episode(env_class: Any) -> None:
+    with ew.make(env_class) as env:
         env.reset()
         env.step("raise")
 
@@ -117,13 +119,13 @@ def test_a_failing_state_raises_and_does_not_harm_the_episode(world: Any) -> Non
             env.state()
         result = env.step("glad")
 
-        assert (result.reward, env.state().told) == (1.0, "glad")
+        assert (result.reward, env.state().last_action) == (1.0, "glad")
 
 
 @pytest.mark.slow  # starts server and worker processes
 @pytest.mark.parametrize("backend", ["inproc", "process"])
 def test_a_state_that_takes_too_long_is_given_up(backend: str) -> None:
-    with ew.make(Moody, backend=backend, timeout_s=0.5) as env:
+    with ew.make(AsyncState, backend=backend, timeout_s=0.5) as env:
         env.reset()
         env.step("hang")
 
@@ -132,7 +134,7 @@ def test_a_state_that_takes_too_long_is_given_up(backend: str) -> None:
 
 
 def test_a_served_state_that_takes_too_long_times_out_and_the_episode_continues() -> None:
-    with served(Moody, timeout_s=0.5) as url, ew.make(url) as env:
+    with served(AsyncState, timeout_s=0.5) as url, ew.make(url) as env:
         env.reset()
         env.step("hang")
 
@@ -140,11 +142,11 @@ def test_a_served_state_that_takes_too_long_times_out_and_the_episode_continues(
             env.state()
         result = env.step("glad")
 
-        assert (result.reward, env.state().told) == (1.0, "glad")
+        assert (result.reward, env.state().last_action) == (1.0, "glad")
 
 
-def test_events_emitted_while_reading_state_are_dropped(world: Any) -> None:
-    with ew.make(world) as env:
+def test_events_emitted_while_reading_state_are_dropped(env_class: Any) -> None:
+    with ew.make(env_class) as env:
         env.reset()
         env.state()
         result = env.step("glad")
@@ -152,8 +154,8 @@ def test_events_emitted_while_reading_state_are_dropped(world: Any) -> None:
     assert [one for one in result.requests if isinstance(one, ew.LogEvent)] == []
 
 
-def test_a_closed_environment_has_no_state(world: Any) -> None:
-    env = ew.make(world)
+def test_a_closed_environment_has_no_state(env_class: Any) -> None:
+    env = ew.make(env_class)
     env.reset()
     env.close()
 

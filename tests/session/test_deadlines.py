@@ -6,15 +6,43 @@ import asyncio
 import logging
 import math
 import threading
-from typing import Any, ClassVar
+from collections.abc import Coroutine
+from typing import Any, ClassVar, TypeVar
 
 import pytest
-from fake_time import JumpingLoop, play
 
 import envweave as ew
 from envweave.errors import DeadlineError, OptionError, ResetFailedError, ResetNeededError
 from envweave.examples import CounterEnv
-from envweave.session.asyncio_support import Deadline, PrivateLoop
+from envweave.session import Deadline, PrivateLoop
+
+T = TypeVar("T")
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock jumps to what is due next, so that no test waits for time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        wait = self._selector.select
+
+        def jump(timeout: float | None = None) -> Any:
+            if timeout is None:
+                return wait(5.0)  # for a thread; longer than any takes
+            self.now_s += timeout
+            return wait(0)
+
+        self._selector.select = jump
+
+    def time(self) -> float:
+        return self.now_s
+
+
+def play(scenario: Coroutine[Any, Any, T]) -> T:
+    """Run a scenario to its end on a loop whose clock jumps."""
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        return runner.run(scenario)
 
 
 class Sleepy(ew.Environment):
@@ -193,7 +221,7 @@ def test_a_call_that_swallows_its_cancellation_is_orphaned_and_the_environment_r
 
     assert (late.end.reason, late.ready.initial_obs) == ("timeout", 0)
     assert [after.observation, later.observation] == [1, 2]
-    assert later.events == [], "what is left of the old one talks to nobody"
+    assert later.events == [], "events of an orphaned call are dropped"
     assert Sleepy.made[0].log == ["shrugged", "closed", "awake"]
 
 

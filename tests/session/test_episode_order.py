@@ -55,7 +55,7 @@ def test_a_misspelt_field_is_refused_by_path_with_the_nearest_name() -> None:
     assert env.step({"delta": 1}).observation.value == 1
 
 
-def test_step_before_reset_says_what_to_do() -> None:
+def test_step_before_reset_is_refused_with_the_remedy() -> None:
     env = ew.make(CounterEnv())
 
     with pytest.raises(ResetNeededError, match=r"before its first episode. Call reset\(\) first"):

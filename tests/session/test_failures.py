@@ -82,7 +82,7 @@ def test_the_cause_names_the_line_of_the_authors_code(caplog: pytest.LogCaptureF
     assert "Traceback" in caplog.text
 
 
-def test_a_failing_state_harms_no_episode() -> None:
+def test_a_failing_state_does_not_affect_the_episode() -> None:
     class Fails(CounterEnv):
         @property
         def state(self) -> ew.State:
@@ -124,7 +124,7 @@ def test_emitting_a_non_event_is_the_environments_error() -> None:
     assert "emit() was given 'hello'" in result.end.cause
 
 
-def test_an_observation_that_cannot_be_copied_is_refused_in_words() -> None:
+def test_an_observation_that_cannot_be_copied_is_refused() -> None:
     class Handle:
         def __deepcopy__(self, memo: Any) -> Any:
             raise TypeError("a handle")

@@ -1,4 +1,4 @@
-"""What failed is not used again: another takes its place, and the episodes go on."""
+"""A failed environment is replaced, and the episodes continue."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Awaited:
 
 
 @pytest.fixture(params=["sync", "async", "make_async"])
-def road(request: pytest.FixtureRequest) -> Iterator[Any]:
+def maker(request: pytest.FixtureRequest) -> Iterator[Any]:
     """The kind of `Frail`, and `make` for it."""
     Frail.made, Frail.closed, Frail.fail_seeds = 0, [], set()
     kind = Frail if request.param == "sync" else AsyncFrail
@@ -96,9 +96,9 @@ def road(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.mark.parametrize("fault", ["raise", "nonsense", "environment", "infrastructure"])
 def test_a_failed_environment_is_closed_and_replaced_before_the_next_reset(
-    road: Any, fault: str
+    maker: Any, fault: str
 ) -> None:
-    kind, make = road
+    kind, make = maker
     env = make(kind)
     env.reset()
 
@@ -113,8 +113,8 @@ def test_a_failed_environment_is_closed_and_replaced_before_the_next_reset(
     assert Frail.closed == [0, 1]
 
 
-def test_a_failure_in_an_answer_costs_the_environment_too(road: Any) -> None:
-    kind, make = road
+def test_a_failure_in_an_answer_costs_the_environment_too(maker: Any) -> None:
+    kind, make = maker
     env = make(kind)
     env.reset()
     env.step("tool")
@@ -126,8 +126,8 @@ def test_a_failure_in_an_answer_costs_the_environment_too(road: Any) -> None:
 
 
 @pytest.mark.parametrize("harmless", ["agent", "end", "cut", "refused"])
-def test_a_failure_of_the_caller_replaces_nothing(road: Any, harmless: str) -> None:
-    kind, make = road
+def test_a_failure_of_the_caller_replaces_nothing(maker: Any, harmless: str) -> None:
+    kind, make = maker
     env = make(kind)
     env.reset(seed=1)
 
@@ -144,8 +144,8 @@ def test_a_failure_of_the_caller_replaces_nothing(road: Any, harmless: str) -> N
     env.close()
 
 
-def test_with_autoreset_the_replacements_first_episode_comes_with_the_failure(road: Any) -> None:
-    kind, make = road
+def test_with_autoreset_the_replacements_first_episode_comes_with_the_failure(maker: Any) -> None:
+    kind, make = maker
     env = make(kind, autoreset=True)
     env.reset()
 
@@ -158,8 +158,8 @@ def test_with_autoreset_the_replacements_first_episode_comes_with_the_failure(ro
     env.close()
 
 
-def test_seeds_and_episode_ids_continue_after_a_failure(road: Any) -> None:
-    kind, make = road
+def test_seeds_and_episode_ids_continue_after_a_failure(maker: Any) -> None:
+    kind, make = maker
     env = make(kind, autoreset=True)
     first = env.reset(seed=7)
     faults = ["raise", "end", "raise", "raise", "cut"]
@@ -175,8 +175,8 @@ def test_seeds_and_episode_ids_continue_after_a_failure(road: Any) -> None:
     env.close()
 
 
-def test_a_reset_that_fails_runs_once_and_the_next_is_anothers(road: Any) -> None:
-    kind, make = road
+def test_a_reset_that_fails_runs_once_and_the_next_is_anothers(maker: Any) -> None:
+    kind, make = maker
     env = make(kind)
     Frail.fail_seeds = {3}
 
@@ -189,8 +189,8 @@ def test_a_reset_that_fails_runs_once_and_the_next_is_anothers(road: Any) -> Non
     env.close()
 
 
-def test_an_autoreset_that_fails_costs_the_environment_too(road: Any) -> None:
-    kind, make = road
+def test_an_autoreset_that_fails_costs_the_environment_too(maker: Any) -> None:
+    kind, make = maker
     env = make(kind, autoreset=True)
     env.reset(seed=3)
     Frail.fail_seeds = {episode_seed(3, 1)}
@@ -202,8 +202,8 @@ def test_an_autoreset_that_fails_costs_the_environment_too(road: Any) -> None:
     env.close()
 
 
-def test_a_factory_that_fails_is_called_again_at_the_next_reset(road: Any) -> None:
-    kind, make = road
+def test_a_factory_that_fails_is_called_again_at_the_next_reset(maker: Any) -> None:
+    kind, make = maker
     left = iter([True, False, False, True])
 
     def factory() -> Any:
@@ -226,8 +226,8 @@ def test_a_factory_that_fails_is_called_again_at_the_next_reset(road: Any) -> No
     env.close()
 
 
-def test_an_environment_is_not_closed_twice_if_its_replacement_fails(road: Any) -> None:
-    kind, make = road
+def test_an_environment_is_not_closed_twice_if_its_replacement_fails(maker: Any) -> None:
+    kind, make = maker
     made = iter([kind])
     env = make(lambda: next(made)())
     env.reset()
@@ -240,8 +240,8 @@ def test_an_environment_is_not_closed_twice_if_its_replacement_fails(road: Any) 
     assert Frail.closed == [0]
 
 
-def test_a_ready_made_environment_keeps_its_place(road: Any) -> None:
-    kind, make = road
+def test_a_ready_made_environment_is_not_replaced(maker: Any) -> None:
+    kind, make = maker
     env = make(kind())
     env.reset()
     env.step("raise")
@@ -250,13 +250,13 @@ def test_a_ready_made_environment_keeps_its_place(road: Any) -> None:
     env.close()
 
 
-def test_a_failing_close_of_what_failed_before_is_logged(
-    road: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_a_failing_close_of_a_failed_environment_is_logged(
+    maker: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def jammed(self: Any) -> None:
         raise OSError("jammed")
 
-    kind, make = road
+    kind, make = maker
     env = make(kind)
     env.reset()
     env.step("raise")
@@ -270,8 +270,8 @@ def test_a_failing_close_of_what_failed_before_is_logged(
     env.close()
 
 
-def test_a_factory_that_returns_what_failed_is_refused_in_words(road: Any) -> None:
-    kind, make = road
+def test_a_factory_that_returns_a_failed_environment_is_refused(maker: Any) -> None:
+    kind, make = maker
     only = kind()
     env = make(lambda: only)
     env.reset()
@@ -282,12 +282,12 @@ def test_a_factory_that_returns_what_failed_is_refused_in_words(road: Any) -> No
     env.close()
 
 
-def test_a_replacement_of_another_kind_is_refused_and_closed(road: Any) -> None:
+def test_a_replacement_of_another_kind_is_refused_and_closed(maker: Any) -> None:
     class Seedless(Frail):
         def reset(self) -> Any:  # type: ignore[override]
             return 0, {}
 
-    kind, make = road
+    kind, make = maker
     kinds = iter([kind, Seedless])
     env = make(lambda: next(kinds)())
     env.reset(seed=1)
@@ -351,7 +351,7 @@ def test_another_session_can_resume_from_a_position() -> None:
     def play(session: Session, episodes: int) -> list[Any]:
         return [SyncDriver(session).reset() for _ in range(episodes)]
 
-    def told(starts: list[Any]) -> list[Any]:
+    def summary(starts: list[Any]) -> list[Any]:
         return [(start.episode_id, start.info["seed"]) for start in starts]
 
     whole, before, after = Session(Frail()), Session(Frail()), Session(Frail())
@@ -361,7 +361,7 @@ def test_another_session_can_resume_from_a_position() -> None:
 
     after.resume_from(pickle.loads(pickle.dumps(before.position)))
 
-    assert told(play(after, 3)) == told(play(whole, 5))[2:]
+    assert summary(play(after, 3)) == summary(play(whole, 5))[2:]
 
 
 def test_an_error_while_making_the_first_one_is_a_definition_error() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from environments.construction import Seedless
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,13 +13,12 @@ from envweave.errors import OptionError, SeedError, TaskError
 from envweave.examples import CounterEnv
 from envweave.session import episode_seed
 from envweave.testing import ScriptedEnvironment
-from envweave.testing.scripted import SeedlessEnvironment
 
 
 def test_a_seed_for_an_environment_that_takes_none_is_refused() -> None:
-    env = ew.make(SeedlessEnvironment())
+    env = ew.make(Seedless())
 
-    with pytest.raises(SeedError, match=r"SeedlessEnvironment.reset\(\) takes no seed"):
+    with pytest.raises(SeedError, match=r"Seedless.reset\(\) takes no seed"):
         env.reset(seed=7)
 
     assert "seed" not in env.reset().info

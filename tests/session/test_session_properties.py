@@ -43,7 +43,7 @@ calls = st.one_of(
     st.lists(st.integers(0, 4), max_size=2),
     st.booleans(),
 )
-def test_whatever_the_environment_and_the_caller_do_the_rules_hold(
+def test_the_rules_hold_for_any_environment_and_caller(
     script: list[dict[str, Any]], plan: list[str], fail_resets: list[int], autoreset: bool
 ) -> None:
     env = ew.make(ScriptedEnvironment(script, fail_resets=fail_resets), autoreset=autoreset)
@@ -105,7 +105,7 @@ agent_entries = st.fixed_dictionaries(
 @pytest.mark.slow  # many generated values
 @settings(max_examples=200, deadline=None)
 @given(st.lists(agent_entries, min_size=1, max_size=8), st.booleans())
-def test_every_reward_reaches_its_agent_once_however_agents_come_and_go(
+def test_every_reward_reaches_its_agent_once_as_agents_join_and_leave(
     script: list[dict[str, Any]], autoreset: bool
 ) -> None:
     env = ew.make(ScriptedAgents(["a", "b"], script, possible_agents=names), autoreset=autoreset)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import pytest
-from serving import served
+from servers import served
 
 import envweave as ew
 from envweave.envs.echo_env import EchoEnvironment
@@ -20,14 +20,20 @@ class Upper(ew.Environment):
     """Repeats an action twice in capitals; refuses only a blank."""
 
     def reset(self, *, seed: int | None = None) -> tuple[str, dict[str, Any]]:
-        self.told = 0
+        self.count_of_steps = 0
         return "start", {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if action == " ":
             raise ActionError("action: a blank says nothing")
-        self.told += 1
-        return "" if self.told == 2 else action.upper(), 1.0, self.told == 2, False, {}
+        self.count_of_steps += 1
+        return (
+            "" if self.count_of_steps == 2 else action.upper(),
+            1.0,
+            self.count_of_steps == 2,
+            False,
+            {},
+        )
 
 
 class AsyncUpper(ew.Environment):

@@ -33,7 +33,7 @@ def test_last_transforms_come_after_all_others_which_keep_their_order() -> None:
     assert applied(every) == ["a", "b", "z", "y"]
 
 
-def test_one_inside_another_is_taken_as_its_parts() -> None:
+def test_a_nested_composite_is_flattened() -> None:
     inner = ew.CompositeTransform([Note("z", last=True), Note("b")])
     every = ew.CompositeTransform([Note("a"), ew.CompositeTransform([inner]), Note("c")])
 

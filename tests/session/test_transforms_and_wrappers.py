@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import pytest
 
 import envweave as ew
+from envweave.codec import spec_from_hint
 from envweave.examples import CounterAction, CounterEnv, CounterObservation
 from envweave.testing import AsyncScriptedEnvironment, ScriptedAgents, ScriptedEnvironment
 
@@ -49,7 +52,7 @@ def test_a_transform_sees_every_agent() -> None:
     assert result.reward == {"a": 11.0, "b": 12.0}
 
 
-def test_a_transform_on_an_environment_without_observations_is_refused_in_words() -> None:
+def test_a_transform_on_an_environment_without_observations_is_refused() -> None:
     class Tuples:
         def reset(self):
             return 0, {}
@@ -97,7 +100,7 @@ def test_a_time_limit_counts_no_answers_to_tool_calls() -> None:
     assert (answered.done, last.truncated) == (False, True)
 
 
-def test_statistics_tell_return_and_length_at_the_end() -> None:
+def test_statistics_contain_return_and_length_at_the_end() -> None:
     env = ew.make(ew.EpisodeStatistics(CounterEnv(done_at=2)))
     env.reset()
     first = env.step({"delta": 1})
@@ -206,10 +209,8 @@ def test_a_limit_waits_for_the_answer_to_the_last_steps_tool_call() -> None:
 
 
 def test_a_wrapper_may_set_another_action_spec() -> None:
-    from envweave.codec.scalars import IntSpec
-
     class ByNumber(ew.Wrapper):
-        action_spec = IntSpec(0, 3)
+        action_spec = spec_from_hint(Annotated[int, ew.Bounds(0, 3)])
 
         def before_step(self, action):
             return CounterAction(action)

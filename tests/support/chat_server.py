@@ -49,8 +49,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, self._complete(body))
         except Failure as failure:
             kind = "invalid_request_error" if failure.status < 500 else "server_error"
-            told = {"message": str(failure), "type": kind, "param": None, "code": None}
-            self._answer(failure.status, {"error": told}, failure.headers)
+            error = {"message": str(failure), "type": kind, "param": None, "code": None}
+            self._answer(failure.status, {"error": error}, failure.headers)
 
     def _complete(self, body: bytes) -> dict[str, Any]:
         if self.path != "/v1/chat/completions":

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
-from distributions import wheel
+from installations import wheel
 
 
 class Seen(NamedTuple):
@@ -40,7 +40,7 @@ class PrimeHub:
     Attributes:
         api_url: What `PRIME_API_BASE_URL` is set to.
         files_url: Where its index and its wheels are.
-        key: What callers must show; `None` if anybody may ask.
+        key: The key that callers must send; `None` if none is needed.
         status: Answer every call of the API so, with `detail`.
         bare: Whether replies come without the envelope `{"data": …}`.
         redirect: Send every call of the API to this base URL.

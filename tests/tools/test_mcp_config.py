@@ -14,7 +14,7 @@ def one(**keys):
     return {"mcpServers": {"it": keys}}
 
 
-def test_a_command_is_read_with_all_that_it_may_have():
+def test_a_command_is_parsed_with_all_its_options():
     config = one(
         command="node",
         args=["a.js", "--loud"],
@@ -48,7 +48,7 @@ def test_a_command_is_read_with_all_that_it_may_have():
         ({"type": "sse", "transport": "sse"}, "sse"),
     ],
 )
-def test_an_address_is_read_with_the_way_to_speak_to_it(keys, transport):
+def test_a_url_is_parsed_with_its_transport(keys, transport):
     config = one(url="https://host/mcp", headers={"X-Key": "7"}, **keys)
 
     assert read_config(config) == [
@@ -56,7 +56,7 @@ def test_an_address_is_read_with_the_way_to_speak_to_it(keys, transport):
     ]
 
 
-def test_a_file_is_read_as_what_it_holds(tmp_path):
+def test_a_configuration_file_is_read(tmp_path):
     path = tmp_path / "servers.json"
     path.write_text(json.dumps(one(command="node")))
 
@@ -97,8 +97,8 @@ def test_secrets_are_not_shown():
         (one(command="x", headers={}), ["'it'", "'headers'", "unknown key"]),
         (one(url="http://h", env={}), ["'it'", "'env'", "unknown key"]),
         (one(command=""), ["'it'", "command=''"]),
-        (one(command=["x"]), ["'it'", "command=['x']", "text"]),
-        (one(command="x", args="y"), ["'it'", "args='y'", "list of texts"]),
+        (one(command=["x"]), ["'it'", "command=['x']", "string"]),
+        (one(command="x", args="y"), ["'it'", "args='y'", "list of strings"]),
         (one(command="x", args=[1]), ["'it'", "args=[1]"]),
         (one(command="x", env={"A": 1}), ["'it'", "env", "a dict of strings"]),
         (one(command="x", env=["A"]), ["'it'", "env", "a dict of strings"]),
@@ -111,7 +111,7 @@ def test_secrets_are_not_shown():
         (one(url="http://h", type=3), ["'it'", "type=3"]),
         (one(url="http://h", type="sse", transport="http"), ["'it'", "differ"]),
         (one(url="http://h", headers={"A": "b\r\nC: d"}), ["'it'", "headers['A']", "line break"]),
-        (one(command="x", allow="read"), ["'it'", "allow='read'", "list of texts"]),
+        (one(command="x", allow="read"), ["'it'", "allow='read'", "list of strings"]),
         (one(command="x", timeout_s=0), ["'it'", "timeout_s=0", "above 0"]),
         (one(command="x", timeout_s=True), ["'it'", "timeout_s=True"]),
         (one(command="x", timeout_s=float("nan")), ["'it'", "timeout_s=nan"]),

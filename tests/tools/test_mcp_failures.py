@@ -1,4 +1,4 @@
-"""MCP servers that do not start, do not answer, or die: who is told, what, and what goes on."""
+"""MCP servers that do not start, do not answer, or die: the error, and what continues."""
 
 import asyncio
 import logging
@@ -7,14 +7,7 @@ import signal
 import sys
 
 import pytest
-from mcp_worlds import (  # noqa: F401
-    configured,
-    hurry,
-    made_with_sdk,
-    nothing_is_left,
-    opened,
-    wild,
-)
+from mcp_servers import configured, hostile, made_with_sdk, nothing_is_left, opened, shorten_timeout  # noqa: F401
 
 from envweave.errors import StartupError
 from envweave.tools.mcp import McpServers
@@ -29,19 +22,19 @@ def start(config, **options):
     asyncio.run(run())
 
 
-def test_a_server_that_exits_at_once_is_named_with_its_last_words():
+def test_a_server_that_exits_at_once_is_named_with_its_last_output():
     with pytest.raises(StartupError) as refused:
-        start(configured(good=wild("echo"), bad=wild("--exit", "4")))
+        start(configured(good=hostile("echo"), bad=hostile("--exit", "4")))
 
-    told = str(refused.value)
-    assert told.startswith(f"The MCP server 'bad' ({sys.executable} ")
-    assert "mcp_wild.py --exit 4) could not be started: it exited with code 4." in told
-    assert told.endswith("Its last lines:\nthere is no licence")
+    message = str(refused.value)
+    assert message.startswith(f"The MCP server 'bad' ({sys.executable} ")
+    assert "mcp_hostile_server.py --exit 4) could not be started: it exited with code 4." in message
+    assert message.endswith("Its last lines:\nthere is no licence")
 
 
 def test_all_servers_that_cannot_be_started_are_named():
     with pytest.raises(StartupError, match=r"(?s)'one'.*code 4.*'two'.*'no-such-program'"):
-        start(configured(one=wild("--exit", "4"), two={"command": "no-such-program"}))
+        start(configured(one=hostile("--exit", "4"), two={"command": "no-such-program"}))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +48,7 @@ def test_all_servers_that_cannot_be_started_are_named():
         ),
     ],
 )
-def test_a_program_that_is_not_there_is_named(server, words):
+def test_a_missing_program_is_named(server, words):
     with pytest.raises(StartupError, match=f"'it'.*{words}"):
         start(configured(it=server))
 
@@ -70,7 +63,7 @@ def test_a_program_that_the_system_cannot_run_is_named(tmp_path):
         start(configured(it={"command": str(program)}))
 
 
-def test_a_program_is_found_in_the_folder_it_runs_in(tmp_path):
+def test_a_program_is_found_in_its_working_folder(tmp_path):
     program = tmp_path / "program"
     program.write_text(f"#!{sys.executable}\nimport sys; sys.exit(9)")
     program.chmod(0o755)
@@ -79,31 +72,31 @@ def test_a_program_is_found_in_the_folder_it_runs_in(tmp_path):
         start(configured(it={"command": "./program", "cwd": str(tmp_path)}))
 
 
-def test_a_server_that_never_answers_is_given_up():
+def test_a_server_that_never_answers_times_out():
     with pytest.raises(StartupError, match=r"'it' .* did not answer within 0.5 s"):
-        start(configured(it=wild("--mute", timeout_s=0.5)))
+        start(configured(it=hostile("--mute", timeout_s=0.5)))
 
 
-def test_a_server_that_speaks_another_protocol_is_given_up():
+def test_a_server_with_another_protocol_is_refused():
     with pytest.raises(StartupError, match=r"1999-01-01"):
-        start(configured(it=wild("--revision", "1999-01-01")))
+        start(configured(it=hostile("--revision", "1999-01-01")))
 
 
 @pytest.mark.slow  # starts MCP servers
-def test_pages_without_an_end_are_given_up(monkeypatch):
+def test_endless_pages_are_refused(monkeypatch):
     monkeypatch.setattr("envweave.tools.mcp.sdk._MOST_PAGES", 20)
 
     with pytest.raises(StartupError, match="on more than 20 pages"):
-        start(configured(it=wild("--endless-pages")))
+        start(configured(it=hostile("--endless-pages")))
 
 
-def test_a_server_that_takes_its_time_to_start_is_waited_for(tmp_path):
+def test_a_slow_server_is_waited_for(tmp_path):
     gate = tmp_path / "gate"
     os.mkfifo(gate)
 
     async def run():
         servers = McpServers(
-            configured(slow=wild("echo", "--wait-for", str(gate)), quick=wild("pid"))
+            configured(slow=hostile("echo", "--wait-for", str(gate)), quick=hostile("pid"))
         )
         starting = asyncio.create_task(servers.start())
         await asyncio.to_thread(gate.write_text, "go")  # blocks until the server waits there
@@ -115,12 +108,12 @@ def test_a_server_that_takes_its_time_to_start_is_waited_for(tmp_path):
     assert asyncio.run(run()) == ["echo", "pid"]
 
 
-def test_a_start_that_is_cancelled_leaves_nothing(tmp_path):
+def test_a_cancelled_start_leaves_no_process(tmp_path):
     gate, note = tmp_path / "gate", tmp_path / "note"
     os.mkfifo(gate)
 
     async def run():
-        slow = wild("echo", "--wait-for", str(gate), "--note", str(note))
+        slow = hostile("echo", "--wait-for", str(gate), "--note", str(note))
         servers = McpServers(configured(it=slow))
         starting = asyncio.create_task(servers.start())
         with await asyncio.to_thread(gate.open, "w"):  # the server waits there
@@ -142,9 +135,9 @@ def test_a_start_that_is_cancelled_leaves_nothing(tmp_path):
         ("close_stdout", {}, "it closed its stdout"),
     ],
 )
-def test_a_server_that_dies_in_mid_call_is_gone_until_the_next_episode(tool, arguments, why):
+def test_a_server_that_dies_during_a_call_is_restarted_in_the_next_episode(tool, arguments, why):
     async def run():
-        servers = McpServers(configured(it=wild(tool, "echo"), other=wild("pid")))
+        servers = McpServers(configured(it=hostile(tool, "echo"), other=hostile("pid")))
         async with opened(servers) as tools:
             with pytest.raises(McpError) as first:
                 await tools[tool].function(**arguments)
@@ -158,27 +151,27 @@ def test_a_server_that_dies_in_mid_call_is_gone_until_the_next_episode(tool, arg
 
     first, second = asyncio.run(run())
 
-    told = f"The MCP server 'it' is gone: {why}. The next episode starts it again."
-    assert first == second == told
+    message = f"The MCP server 'it' is gone: {why}. The next episode starts it again."
+    assert first == second == message
 
 
-def test_what_a_dead_server_printed_is_for_the_host_and_not_for_the_code(caplog):
+def test_the_output_of_a_dead_server_is_logged_on_the_host_only(caplog):
     async def run():
-        async with opened(McpServers(configured(it=wild("die")))) as tools:
+        async with opened(McpServers(configured(it=hostile("die")))) as tools:
             with pytest.raises(McpError) as failed:
                 await tools["die"].function(code=3)
             return str(failed.value)
 
     with caplog.at_level(logging.WARNING, "envweave.tools"):
-        told = asyncio.run(run())
+        message = asyncio.run(run())
 
-    assert "dying with 3" not in told
+    assert "dying with 3" not in message
     assert "'it' is gone: it exited with code 3. Its last lines:\ndying with 3" in caplog.text
 
 
 def test_a_server_that_died_between_episodes_is_started_again():
     async def run():
-        servers = McpServers(configured(it=wild("pid")))
+        servers = McpServers(configured(it=hostile("pid")))
         async with opened(servers) as tools:
             before = int(await tools["pid"].function())
             os.kill(before, signal.SIGKILL)
@@ -195,9 +188,9 @@ def test_a_server_that_hangs_is_replaced_for_the_next_episode(tmp_path):
     note = tmp_path / "starts"
 
     async def run():
-        servers = McpServers(configured(it=wild("echo", "--note", str(note))))
+        servers = McpServers(configured(it=hostile("echo", "--note", str(note))))
         async with opened(servers) as tools:
-            hurry(servers, 0.5)
+            shorten_timeout(servers, 0.5)
             pid = int(note.read_text())
             os.kill(pid, signal.SIGSTOP)
             with pytest.raises(McpError, match=r"'it' did not answer 'echo' within 0.5 s"):
@@ -209,22 +202,22 @@ def test_a_server_that_hangs_is_replaced_for_the_next_episode(tmp_path):
     assert note.read_text().count("\n") == 2
 
 
-def test_a_call_that_takes_too_long_fails_and_the_server_goes_on():
+def test_a_call_that_takes_too_long_fails_and_the_server_continues():
     async def run():
-        servers = McpServers(configured(it=wild("hang", "echo")))
+        servers = McpServers(configured(it=hostile("hang", "echo")))
         async with opened(servers) as tools:
-            hurry(servers, 0.5)
+            shorten_timeout(servers, 0.5)
             with pytest.raises(McpError, match=r"'it' did not answer 'hang' within 0.5 s"):
                 await tools["hang"].function()
-            hurry(servers, 30.0)
+            shorten_timeout(servers, 30.0)
             return await tools["echo"].function(text="hi")
 
     assert asyncio.run(run()) == "hi"
 
 
-def test_a_call_can_be_cancelled_and_the_server_goes_on():
+def test_a_call_can_be_cancelled_and_the_server_continues():
     async def run():
-        async with opened(McpServers(configured(it=wild("hang", "echo")))) as tools:
+        async with opened(McpServers(configured(it=hostile("hang", "echo")))) as tools:
             hanging = asyncio.create_task(tools["hang"].function())
             assert await tools["echo"].function(text="hi") == "hi"  # by now it waits, too
             hanging.cancel()
@@ -237,7 +230,7 @@ def test_a_call_can_be_cancelled_and_the_server_goes_on():
 
 def test_a_large_result_arrives_whole():
     async def run():
-        async with opened(McpServers(configured(it=wild("huge")))) as tools:
+        async with opened(McpServers(configured(it=hostile("huge")))) as tools:
             return await tools["huge"].function(size=8 << 20)
 
     assert asyncio.run(run()) == "x" * (8 << 20)
@@ -251,7 +244,7 @@ def test_a_message_beyond_the_limit_ends_the_server(monkeypatch, tool, arguments
     monkeypatch.setattr("envweave.tools.mcp.process.MESSAGE_BYTES", 1 << 20)
 
     async def run():
-        async with opened(McpServers(configured(it=wild(tool, "echo")))) as tools:
+        async with opened(McpServers(configured(it=hostile(tool, "echo")))) as tools:
             with pytest.raises(McpError, match="is gone: it sent a message of more than 1 MB"):
                 await tools[tool].function(**arguments)
 
@@ -259,7 +252,7 @@ def test_a_message_beyond_the_limit_ends_the_server(monkeypatch, tool, arguments
 
 
 @pytest.mark.slow  # starts MCP servers
-def test_a_server_made_with_the_sdk_that_dies_is_told_of_like_any_other():
+def test_a_dead_server_of_the_sdk_is_reported_like_any_other():
     async def run():
         async with opened(McpServers(configured(it=made_with_sdk()))) as tools:
             with pytest.raises(McpError, match="'it' is gone: it exited with code 5"):

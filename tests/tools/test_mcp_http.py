@@ -5,7 +5,7 @@ import functools
 import socket
 
 import pytest
-from mcp_worlds import configured, hurry, nothing_is_left, opened, web_server, wild  # noqa: F401
+from mcp_servers import configured, hostile, nothing_is_left, opened, shorten_timeout, web_server  # noqa: F401
 
 from envweave.errors import StartupError
 from envweave.tools.mcp import McpServers
@@ -16,7 +16,7 @@ from envweave.tools.mcp.sdk import McpError
 @pytest.mark.parametrize("kind", ["http", "sse"])
 def test_the_tools_of_a_server_are_used_over_http(kind):
     async def run(url):
-        servers = McpServers(configured(web={"url": url, "type": kind}, here=wild("echo")))
+        servers = McpServers(configured(web={"url": url, "type": kind}, here=hostile("echo")))
         async with opened(servers) as tools:
             again = [tool.name for tool in await servers.start()]
             return again, await tools["add"].function(a=1), await tools["shout"].function(text="hi")
@@ -55,7 +55,7 @@ def test_a_server_that_refuses_this_caller_is_named():
 
 
 @pytest.mark.parametrize("kind", ["http", "sse"])
-def test_an_address_where_nobody_answers_is_named(kind):
+def test_an_unreachable_url_is_named(kind):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     config = configured(web={"url": f"http://127.0.0.1:{port}/mcp", "type": kind})
@@ -68,7 +68,7 @@ def test_an_address_where_nobody_answers_is_named(kind):
         asyncio.run(run())
 
 
-def test_a_server_that_says_nothing_is_given_up():
+def test_a_silent_server_times_out():
     async def run(url):
         async with opened(McpServers(configured(web={"url": url}), timeout_s=0.5)):
             pass
@@ -81,13 +81,13 @@ def test_a_server_that_says_nothing_is_given_up():
 
 
 @pytest.mark.slow  # starts MCP servers
-def test_a_server_that_dies_in_mid_call_fails_the_call_and_those_after_it():
+def test_a_server_that_dies_during_a_call_fails_that_call_and_later_ones():
     """How soon the first is known to fail depends on the version of the SDK."""
 
     async def run(url):
         servers = McpServers(configured(web={"url": url}))
         async with opened(servers) as tools:
-            hurry(servers, 3.0)
+            shorten_timeout(servers, 3.0)
             with pytest.raises(McpError):
                 await tools["die"].function(code=3)
             with pytest.raises(McpError, match=r"'web' is gone: .* The next episode starts it"):
@@ -98,7 +98,7 @@ def test_a_server_that_dies_in_mid_call_fails_the_call_and_those_after_it():
 
 
 @pytest.mark.slow  # starts MCP servers
-def test_a_server_that_came_back_is_reached_in_the_next_episode():
+def test_a_restarted_server_is_used_in_the_next_episode():
     async def run(url, process, listen_again):
         servers = McpServers(configured(web={"url": url}), timeout_s=20)
         async with opened(servers) as tools:

@@ -1,4 +1,4 @@
-"""What the tools of MCP servers are called in code."""
+"""Names of the tools of MCP servers in code."""
 
 import keyword
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envweave.errors import OptionError
-from envweave.tools.mcp.servers import called, identifier
+from envweave.tools.mcp.servers import assign_names, identifier
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_a_name_is_made_an_identifier(name, code):
 
 
 @given(st.text())
-def test_any_name_at_all_becomes_one_that_code_can_use(name):
+def test_any_name_becomes_a_valid_identifier(name):
     made = identifier(name)
 
     assert made.isidentifier()
@@ -37,31 +37,31 @@ def test_any_name_at_all_becomes_one_that_code_can_use(name):
     assert identifier(made) == made
 
 
-def test_only_names_that_clash_get_the_name_of_their_server():
+def test_only_clashing_names_get_the_prefix_of_their_server():
     pairs = [("fs", "read"), ("fs", "write"), ("my-db", "read")]
 
-    assert called(pairs, "auto") == {
+    assert assign_names(pairs, "auto") == {
         ("fs", "read"): "fs_read",
         ("fs", "write"): "write",
         ("my-db", "read"): "my_db_read",
     }
 
 
-def test_all_names_can_have_that_of_their_server():
+def test_all_names_can_have_the_prefix_of_their_server():
     pairs = [("fs", "read"), ("fs", "write")]
 
-    assert list(called(pairs, "always").values()) == ["fs_read", "fs_write"]
+    assert list(assign_names(pairs, "always").values()) == ["fs_read", "fs_write"]
 
 
-def test_a_clash_is_refused_where_no_name_may_change():
+def test_a_clash_is_refused_if_names_must_not_change():
     with pytest.raises(OptionError, match="'a' and 'b' both have a tool 'read'"):
-        called([("a", "read"), ("b", "read")], "never")
+        assign_names([("a", "read"), ("b", "read")], "never")
 
 
-def test_names_of_one_server_that_come_out_equal_are_numbered():
+def test_equal_names_of_one_server_are_numbered():
     pairs = [("fs", "read-file"), ("fs", "read_file"), ("fs", "read.file"), ("fs", "read_file_2")]
 
-    assert list(called(pairs, "auto").values()) == [
+    assert list(assign_names(pairs, "auto").values()) == [
         "read_file",
         "read_file_3",
         "read_file_4",
@@ -73,8 +73,8 @@ def test_names_of_one_server_that_come_out_equal_are_numbered():
     st.lists(st.tuples(st.sampled_from("ab"), st.text("ab-._", max_size=4)), max_size=12),
     st.sampled_from(["auto", "always"]),
 )
-def test_no_two_tools_are_called_the_same(pairs, prefix):
-    names = called(pairs, prefix)
+def test_tool_names_are_unique(pairs, prefix):
+    names = assign_names(pairs, prefix)
 
     assert set(names) == set(pairs)
     assert len(set(names.values())) == len(names)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 import uvloop
-from mcp_worlds import configured, made_with_sdk, nothing_is_left, opened, wild  # noqa: F401
+from mcp_servers import configured, hostile, made_with_sdk, nothing_is_left, opened  # noqa: F401
 
 from envweave.errors import MissingExtraError, OptionError, StartupError
 from envweave.tools import Tool, ToolRegistry
@@ -39,8 +39,8 @@ def listed(config, **options):
     return asyncio.run(run())
 
 
-def test_a_tool_has_the_name_the_words_and_the_schema_of_its_server():
-    tools = listed(configured(it=wild("echo")))
+def test_a_tool_has_the_name_description_and_schema_of_its_server():
+    tools = listed(configured(it=hostile("echo")))
 
     (tool,) = tools.values()
     assert isinstance(tool, Tool)
@@ -54,8 +54,8 @@ def test_a_tool_has_the_name_the_words_and_the_schema_of_its_server():
     assert inspect.iscoroutinefunction(tool.function)
 
 
-def test_arguments_are_sent_as_they_are_given_and_no_others():
-    server = wild("echo")
+def test_only_given_arguments_are_sent():
+    server = hostile("echo")
 
     assert call(server, "echo", text="hi", times=2) == "hihi"
     assert call(server, "echo", text="hi", more=None) == "hi more=None"
@@ -65,15 +65,15 @@ def test_arguments_are_sent_as_they_are_given_and_no_others():
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (b"raw", "no bytes"),
-        ({"deep": [1, float("nan")]}, "no nan"),
-        ({1: 2}, "no key 1"),
-        ({"a"}, "no set"),
+        (b"raw", "bytes"),
+        ({"deep": [1, float("nan")]}, "nan"),
+        ({1: 2}, "key 1"),
+        ({"a"}, "set"),
     ],
 )
-def test_what_json_cannot_say_is_refused_by_argument(value, words):
-    with pytest.raises(TypeError, match=rf"echo\(\) argument 'more': JSON, .* {words}"):
-        call(wild("echo"), "echo", text="hi", more=value)
+def test_values_without_a_json_form_are_refused_by_argument(value, words):
+    with pytest.raises(TypeError, match=rf"echo\(\) argument 'more': .* represent {words}"):
+        call(hostile("echo"), "echo", text="hi", more=value)
 
 
 @pytest.mark.slow  # starts MCP servers
@@ -106,8 +106,8 @@ def test_what_json_cannot_say_is_refused_by_argument(value, words):
         ),
     ],
 )
-def test_what_a_tool_returns_is_plain_data(tool, value):
-    assert call(wild(tool), tool) == value
+def test_a_tool_returns_plain_data(tool, value):
+    assert call(hostile(tool), tool) == value
 
 
 @pytest.mark.slow  # starts MCP servers
@@ -120,48 +120,48 @@ def test_what_a_tool_returns_is_plain_data(tool, value):
         ("nonsense", "content"),
     ],
 )
-def test_what_a_server_says_went_wrong_is_raised(tool, words):
+def test_an_error_reported_by_a_server_is_raised(tool, words):
     with pytest.raises(McpError, match=words):
-        call(wild(tool), tool)
+        call(hostile(tool), tool)
 
 
 @pytest.mark.slow  # starts MCP servers
-def test_arguments_that_a_server_refuses_are_an_error_in_its_words():
+def test_refused_arguments_raise_the_servers_message():
     with pytest.raises(McpError, match=r"a\n.*valid integer"):
         call(made_with_sdk(), "add", a="one")
 
 
 @pytest.mark.slow  # starts MCP servers
-def test_an_exception_in_a_servers_tool_is_an_error_in_its_words():
+def test_an_exception_in_a_servers_tool_raises_its_message():
     with pytest.raises(McpError, match="Error executing tool shout"):
         call(made_with_sdk(), "shout", text="")
 
 
 @pytest.mark.slow  # starts MCP servers
 @pytest.mark.parametrize("method", ["sampling/createMessage", "elicitation/create", "roots/list"])
-def test_servers_may_ask_for_nothing(method):
-    assert call(wild("ask"), "ask", method=method) == "refused"
+def test_requests_of_servers_are_refused(method):
+    assert call(hostile("ask"), "ask", method=method) == "refused"
 
 
-def test_what_a_server_tells_in_between_is_ignored():
-    assert call(wild("chatter"), "chatter") == "quiet again"
+def test_notifications_of_a_server_are_ignored():
+    assert call(hostile("chatter"), "chatter") == "quiet again"
 
 
-def test_lines_that_are_no_messages_are_ignored():
-    assert call(wild("flood"), "flood", lines=20_000) == "still here"
+def test_lines_that_are_not_messages_are_ignored():
+    assert call(hostile("flood"), "flood", lines=20_000) == "still here"
 
 
 def test_tools_are_listed_over_all_pages():
     names = [f"tool-{number}" for number in range(7)]
 
-    assert list(listed(configured(it=wild(*names, "--page", "2")))) == [
+    assert list(listed(configured(it=hostile(*names, "--page", "2")))) == [
         f"tool_{number}" for number in range(7)
     ]
 
 
 @pytest.mark.slow  # starts MCP servers
-def test_tools_that_two_servers_have_carry_the_name_of_their_server():
-    config = configured(one=wild("echo", "pid"), two=wild("echo"))
+def test_tools_of_two_servers_with_the_same_name_get_a_prefix():
+    config = configured(one=hostile("echo", "pid"), two=hostile("echo"))
 
     assert list(listed(config)) == ["one_echo", "pid", "two_echo"]
     assert list(listed(config, prefix="always")) == ["one_echo", "one_pid", "two_echo"]
@@ -169,20 +169,20 @@ def test_tools_that_two_servers_have_carry_the_name_of_their_server():
         listed(config, prefix="never")
 
 
-def test_only_allowed_tools_are_there_by_the_servers_names_for_them():
-    server = wild("read-file", "echo", "pid", allow=["read-file", "pid"])
+def test_allowed_tools_are_named_as_their_server_names_them():
+    server = hostile("read-file", "echo", "pid", allow=["read-file", "pid"])
 
     assert list(listed(configured(it=server))) == ["read_file", "pid"]
 
 
-def test_an_allowed_tool_that_is_not_there_is_named():
+def test_a_missing_allowed_tool_is_named():
     with pytest.raises(OptionError, match=r"'it'.*'ecko'.*Did you mean 'echo'\?"):
-        listed(configured(it=wild("echo", allow=["ecko"])))
+        listed(configured(it=hostile("echo", allow=["ecko"])))
 
 
-def test_a_schema_that_makes_no_sense_leaves_the_tool_usable():
+def test_a_tool_with_an_invalid_schema_is_usable():
     async def run():
-        async with opened(McpServers(configured(it=wild("odd-schema")))) as tools:
+        async with opened(McpServers(configured(it=hostile("odd-schema")))) as tools:
             return await tools["odd_schema"].function(**{"file-path": "a", "class": 3})
 
     assert asyncio.run(run()) == " file-path='a' class=3"
@@ -191,14 +191,14 @@ def test_a_schema_that_makes_no_sense_leaves_the_tool_usable():
 @pytest.mark.slow  # starts MCP servers
 def test_a_listing_that_breaks_the_protocol_is_refused_by_field():
     with pytest.raises(StartupError, match=r"'it'.*tools\.0\.inputSchema.*dictionary"):
-        listed(configured(it=wild("no-schema")))
+        listed(configured(it=hostile("no-schema")))
 
 
 def test_a_server_is_kept_for_the_next_episode(tmp_path):
     note = tmp_path / "starts"
 
     async def run():
-        servers = McpServers(configured(it=wild("pid", "--note", str(note))))
+        servers = McpServers(configured(it=hostile("pid", "--note", str(note))))
         async with opened(servers) as tools:
             before = await tools["pid"].function()
             (again,) = await servers.start()
@@ -210,9 +210,9 @@ def test_a_server_is_kept_for_the_next_episode(tmp_path):
     assert note.read_text().count("\n") == 1
 
 
-def test_tools_that_a_server_learns_are_there_in_the_next_episode():
+def test_new_tools_of_a_server_are_available_in_the_next_episode():
     async def run():
-        servers = McpServers(configured(it=wild("learn")))
+        servers = McpServers(configured(it=hostile("learn")))
         async with opened(servers) as tools:
             await tools["learn"].function()
             return [tool.name for tool in await servers.start()]
@@ -222,7 +222,7 @@ def test_tools_that_a_server_learns_are_there_in_the_next_episode():
 
 def test_closed_servers_can_be_started_again():
     async def run():
-        servers = McpServers(configured(it=wild("echo")))
+        servers = McpServers(configured(it=hostile("echo")))
         async with opened(servers) as tools:
             old = tools["echo"]
         await servers.close()
@@ -236,14 +236,14 @@ def test_closed_servers_can_be_started_again():
 
 
 def test_servers_that_were_never_started_can_be_closed():
-    asyncio.run(McpServers(configured(it=wild("echo"))).close())
+    asyncio.run(McpServers(configured(it=hostile("echo"))).close())
 
 
 def test_a_server_sees_its_own_variables_and_no_secret_of_the_trainer(monkeypatch, tmp_path):
     monkeypatch.setenv("ENVWEAVE_TOKEN", "s3cret")
     monkeypatch.setenv("WANDB_API_KEY", "s3cret")
 
-    seen = call(wild("env", env={"MINE": "yes"}, cwd=str(tmp_path)), "env")
+    seen = call(hostile("env", env={"MINE": "yes"}, cwd=str(tmp_path)), "env")
 
     assert seen["env"]["MINE"] == "yes"
     assert seen["env"]["PATH"]
@@ -252,7 +252,7 @@ def test_a_server_sees_its_own_variables_and_no_secret_of_the_trainer(monkeypatc
 
 
 def test_one_set_of_servers_serves_several_loops_and_threads_at_once():
-    servers = McpServers(configured(it=wild("echo")))
+    servers = McpServers(configured(it=hostile("echo")))
     said = []
 
     async def use(number):
@@ -279,13 +279,13 @@ def test_servers_work_under_an_event_loop_policy_that_cannot_start_processes(mon
     before = asyncio.get_event_loop_policy()
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     try:
-        assert call(wild("echo"), "echo", text="hi") == "hi"
+        assert call(hostile("echo"), "echo", text="hi") == "hi"
     finally:
         asyncio.set_event_loop_policy(before)
 
 
 @pytest.mark.slow  # starts MCP servers
-def test_calls_are_answered_at_the_same_time():
+def test_calls_run_concurrently():
     async def run():
         async with opened(McpServers(configured(it=made_with_sdk()))) as tools:
             asked = [tools["add"].function(a=number, b=1) for number in range(20)]
@@ -297,7 +297,7 @@ def test_calls_are_answered_at_the_same_time():
 def test_a_registry_brings_the_tools_of_its_servers():
     async def run():
         registry = ToolRegistry()
-        registry.add_source(McpServers(configured(it=wild("echo", "fail"))))
+        registry.add_source(McpServers(configured(it=hostile("echo", "fail"))))
         try:
             good = await registry.call("echo", {"text": "hi"})
             return good.value, await registry.call("fail", {})
@@ -311,8 +311,8 @@ def test_a_registry_brings_the_tools_of_its_servers():
     assert "the disk is full" in bad.value
 
 
-def test_without_the_sdk_the_error_says_how_to_install_it(monkeypatch):
+def test_without_the_sdk_the_error_gives_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "mcp", None)
 
     with pytest.raises(MissingExtraError, match=r"pip install 'envweave\[mcp\]'"):
-        McpServers(configured(it=wild("echo")))
+        McpServers(configured(it=hostile("echo")))

@@ -44,7 +44,7 @@ def test_arguments_by_position_alone_are_given_by_name() -> None:
     assert call(registry, "power", {"exponent": 3}).is_error
 
 
-def test_bytes_are_given_as_json_has_them() -> None:
+def test_bytes_are_passed_as_base64() -> None:
     registry = ToolRegistry({"size": (lambda data: len(data))})
 
     @registry.register
@@ -80,7 +80,7 @@ def fail_with(error: BaseException) -> Any:
         ("move", {1: 2}, "TypeError: move() takes its arguments as an object, by name."),
     ],
 )
-def test_a_call_that_cannot_be_meant_is_an_outcome(name: Any, arguments: Any, text: str) -> None:
+def test_an_invalid_call_is_an_outcome(name: Any, arguments: Any, text: str) -> None:
     outcome = call(ToolRegistry([move]), name, arguments)
 
     assert outcome.is_error
@@ -117,7 +117,7 @@ def test_an_async_tool_that_fails_or_cancels_itself_is_an_outcome() -> None:
     assert call(registry, "cancel", {}) == ToolOutcome("CancelledError", is_error=True)
 
 
-def test_who_is_cancelled_while_a_tool_runs_is_cancelled() -> None:
+def test_cancelling_the_caller_cancels_the_call() -> None:
     started = asyncio.Event()
 
     async def linger() -> None:
@@ -134,7 +134,7 @@ def test_who_is_cancelled_while_a_tool_runs_is_cancelled() -> None:
         asyncio.run(main())
 
 
-def test_limits_hold_and_opening_counts_anew() -> None:
+def test_limits_apply_and_counts_restart_when_opened() -> None:
     registry = ToolRegistry(max_calls=3)
     registry.register(greet, max_calls=1)
     registry.register(move)

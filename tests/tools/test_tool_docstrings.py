@@ -91,10 +91,10 @@ def test_rest_style_is_read() -> None:
         "Time: now.\n\nNote:\n    Be quick.",
     ],
 )
-def test_what_follows_no_style_is_all_text(text: str) -> None:
+def test_a_docstring_in_no_known_style_is_all_description(text: str) -> None:
     assert read_docstring(text) == Documentation(text, {})
 
 
 @pytest.mark.parametrize("nothing", [None, "", "  \n  "])
-def test_no_docstring_says_nothing(nothing: str | None) -> None:
+def test_a_missing_docstring_gives_an_empty_description(nothing: str | None) -> None:
     assert read_docstring(nothing) == Documentation("", {})

@@ -29,7 +29,7 @@ class Unit(enum.Enum):
     KELVIN = "kelvin"
 
 
-class Wishes(TypedDict, total=False):
+class Options(TypedDict, total=False):
     days: int
 
 
@@ -45,7 +45,7 @@ def forecast(city: str, days: int = 1, *, unit: Unit = Unit.CELSIUS) -> str:
     return f"{city} {days} {unit}"
 
 
-def test_a_tool_tells_a_model_what_its_function_says() -> None:
+def test_a_tool_describes_its_function_to_a_model() -> None:
     tool = Tool.of(forecast)
 
     assert tool.schema() == {
@@ -89,24 +89,24 @@ def test_a_tool_shows_code_its_signature_and_its_docstring() -> None:
     ]
 
 
-def test_a_name_and_a_description_of_ones_own_replace_the_functions() -> None:
+def test_a_given_name_and_description_replace_the_functions() -> None:
     tool = Tool.of(forecast, name="weather", description="Guess.")
 
     assert (tool.name, tool.description) == ("weather", "Guess.")
     assert tool.docstring.startswith("Guess.\n\nArgs:\n    city: Where.\n")
 
 
-def test_a_class_is_shown_as_the_dict_that_code_gives_for_it() -> None:
-    def visit(place: Place, wishes: Wishes) -> list[Place]:
-        return [place] * wishes.get("days", 0)
+def test_a_class_is_described_as_the_dict_that_code_passes() -> None:
+    def visit(place: Place, options: Options) -> list[Place]:
+        return [place] * options.get("days", 0)
 
     tool = Tool.of(visit)
 
-    assert tool.signature == "(place: Place, wishes: Wishes) -> list[Place]"
+    assert tool.signature == "(place: Place, options: Options) -> list[Place]"
     assert tool.docstring.splitlines() == [
         "Types:",
         "    Place: a dict of name: str, height_m: float = 0.0, tags: list[str] = ...",
-        "    Wishes: a dict of days: int = ...",
+        "    Options: a dict of days: int = ...",
     ]
 
 
@@ -118,7 +118,7 @@ class Span(NamedTuple):
 T = TypeVar("T")
 
 
-def test_hints_of_every_kind_are_shown_in_words_that_code_can_read() -> None:
+def test_hints_of_every_kind_are_shown_readably() -> None:
     def work(
         span: Span,
         table: npt.NDArray[np.float64],
@@ -139,7 +139,7 @@ def test_hints_of_every_kind_are_shown_in_words_that_code_can_read() -> None:
     assert tool.parameters["properties"]["key"] == {"default": 1}
 
 
-def test_a_class_that_holds_itself_is_explained_once() -> None:
+def test_a_recursive_class_is_described_once() -> None:
     tool = Tool.of(count_nodes)
 
     assert tool.docstring == "Types:\n    Node: a dict of name: str, children: list[Node] = ..."
@@ -194,7 +194,7 @@ def test_a_hint_that_plain_data_cannot_fulfil_checks_nothing(hint: Any) -> None:
     assert tool.arguments.read(["as it is"], {}) == (["as it is"], {})
 
 
-def test_a_default_that_is_no_literal_is_left_out() -> None:
+def test_a_default_that_is_not_a_literal_is_left_out() -> None:
     nobody = object()
 
     def find(owner: Any = nobody, where: Any = ROME, far: float = float("inf")) -> None: ...
@@ -272,12 +272,12 @@ def test_a_name_that_code_cannot_use_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("nameless", [lambda: 1, functools.partial(forecast, "Rome"), Counter(0)])
-def test_a_function_without_a_name_has_to_be_given_one(nameless: Any) -> None:
+def test_a_function_without_a_name_needs_one(nameless: Any) -> None:
     with pytest.raises(OptionError, match=r"Pass one: register\('name', function\)"):
         Tool.of(nameless)
 
 
-def test_what_cannot_be_called_is_refused() -> None:
+def test_a_value_that_is_not_callable_is_refused() -> None:
     with pytest.raises(
         OptionError, match=r"The tool 'pi' must be a function or another callable, got 3.14"
     ):
@@ -285,7 +285,7 @@ def test_what_cannot_be_called_is_refused() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, "3"])
-def test_a_limit_that_is_none_is_refused(limit: Any) -> None:
+def test_an_invalid_limit_is_refused(limit: Any) -> None:
     with pytest.raises(
         OptionError, match=f"The tool 'forecast': max_calls must be .*got {limit!r}"
     ):

@@ -44,11 +44,11 @@ def test_required_arguments_come_first_and_defaults_are_shown() -> None:
     ]
 
 
-def test_a_model_is_told_the_schema_as_it_was_given() -> None:
+def test_a_given_schema_is_passed_to_the_model_unchanged() -> None:
     tool = make(SEARCH)
 
-    told = tool.schema()["function"]["parameters"]
-    told["properties"].clear()
+    described = tool.schema()["function"]["parameters"]
+    described["properties"].clear()
 
     assert tool.parameters == SEARCH
 
@@ -68,7 +68,7 @@ def test_none_for_an_optional_argument_that_cannot_be_null_means_that_it_is_not_
     assert called(tool, limit=None, page=None) == {"page": None}
 
 
-def test_names_that_python_cannot_use_go_by_stars() -> None:
+def test_invalid_python_names_are_passed_as_keywords() -> None:
     properties = {"from": {"type": "string"}, "user-id": {"type": "integer"}, "to": {}}
     tool = make({"properties": properties, "required": ["user-id"]})
 
@@ -88,7 +88,7 @@ def test_names_that_python_cannot_use_go_by_stars() -> None:
         called(tool, **{"user-id": 3, "form": "me"})
 
 
-def test_other_names_are_taken_where_the_schema_says_so() -> None:
+def test_additional_names_are_accepted_if_the_schema_allows_them() -> None:
     tool = make({"properties": {"others": {}}, "additionalProperties": {"type": "integer"}})
 
     assert tool.signature == "(others: Any = None, **others_: int)"
@@ -156,5 +156,5 @@ def test_a_schema_of_no_object_is_refused(schema: Any) -> None:
         {"properties": {"x": {"description": 3}}, "required": None, "additionalProperties": "no"},
     ],
 )
-def test_what_cannot_be_meant_in_a_schema_says_nothing(schema: Any) -> None:
+def test_meaningless_parts_of_a_schema_are_ignored(schema: Any) -> None:
     assert make(schema).signature in ("()", "(x: Any)", "(x: Any = None)")

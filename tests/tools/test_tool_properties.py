@@ -128,7 +128,7 @@ def test_values_that_fit_each_hint_fit_the_function(function: Any, seed: int) ->
 @pytest.mark.slow  # many generated values
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(functions(), ARGUMENTS)
-def test_a_tool_made_of_a_schema_takes_whatever_the_schema_takes(
+def test_a_tool_from_a_schema_accepts_what_the_schema_accepts(
     function: Any, arguments: dict[str, Any]
 ) -> None:
     schema = Tool.of(function).parameters

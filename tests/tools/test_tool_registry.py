@@ -122,7 +122,7 @@ def test_an_unregistered_tool_is_gone_from_the_next_episode() -> None:
 
 
 @pytest.mark.parametrize("tools", ["add", add, Tool.of(add), 3, b"add"])
-def test_what_is_no_list_of_tools_is_refused(tools: Any) -> None:
+def test_a_value_that_is_not_a_list_of_tools_is_refused(tools: Any) -> None:
     with pytest.raises(
         OptionError, match="must be a list of functions or a dict of functions by name"
     ):
@@ -203,7 +203,7 @@ def test_arguments_of_any_number_are_checked_one_by_one() -> None:
         function(third="x")
 
 
-def test_a_coroutine_that_nobody_awaits_is_an_error() -> None:
+def test_an_unawaited_coroutine_is_an_error() -> None:
     function = opened(ToolRegistry({"wait": lambda: wait(1)}))["wait"]
 
     with pytest.raises(TypeError, match=r"it returned a coroutine. Register the `async` function"):
@@ -230,12 +230,12 @@ def test_an_allowed_name_that_no_tool_has_is_refused_when_it_is_opened() -> None
 
 
 @pytest.mark.parametrize("allow", ["add", [1], 3])
-def test_an_allow_list_that_is_none_is_refused(allow: Any) -> None:
+def test_an_invalid_allow_list_is_refused(allow: Any) -> None:
     with pytest.raises(OptionError, match="allow must be a list of names"):
         ToolRegistry([add], allow=allow)
 
 
-def test_a_tool_is_called_as_often_as_it_may_be_and_anew_in_each_episode() -> None:
+def test_the_call_limit_of_a_tool_applies_per_episode() -> None:
     registry = ToolRegistry([wait])
     registry.register(add, max_calls=2)
     first, second = opened(registry), opened(registry)
@@ -249,7 +249,7 @@ def test_a_tool_is_called_as_often_as_it_may_be_and_anew_in_each_episode() -> No
     assert second["add"](3) == 4
 
 
-def test_all_tools_together_are_called_as_often_as_they_may_be() -> None:
+def test_the_call_limit_of_a_registry_applies_to_all_tools_together() -> None:
     functions = opened(ToolRegistry([add, wait], max_calls=1))
 
     asyncio.run(functions["wait"](1))
@@ -302,12 +302,12 @@ def test_a_limit_holds_for_threads_that_call_at_once() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True, "3"])
-def test_a_limit_of_a_registry_that_is_none_is_refused(limit: Any) -> None:
+def test_an_invalid_limit_of_a_registry_is_refused(limit: Any) -> None:
     with pytest.raises(OptionError, match=f"ToolRegistry: max_calls must be .*got {limit!r}"):
         ToolRegistry(max_calls=limit)
 
 
-def test_closing_twice_is_harmless() -> None:
+def test_closing_twice_is_allowed() -> None:
     registry = ToolRegistry([add])
 
     asyncio.run(registry.close())
@@ -316,7 +316,7 @@ def test_closing_twice_is_harmless() -> None:
     assert opened(registry)["add"](1) == 2
 
 
-def test_a_registry_goes_to_another_process() -> None:
+def test_a_registry_can_be_sent_to_another_process() -> None:
     registry = ToolRegistry(allow=["add", "own"], max_calls=2)
     registry.register(add, description="Sum up.", max_calls=1)
     registry.register(Tool(name="own", function=lambda **given: given, parameters={}))

@@ -43,7 +43,7 @@ class Shelf(ToolSource):
 
 
 class Holder:
-    """Somebody who needs tools."""
+    """A holder of tools."""
 
 
 def make(*sources: ToolSource, **options: Any) -> ToolRegistry:
@@ -129,7 +129,7 @@ def test_the_tools_of_a_source_are_neither_replaced_nor_removed() -> None:
         registry.unregister("a")
 
 
-def test_a_source_that_cannot_start_says_so_and_the_others_can_be_closed() -> None:
+def test_a_source_that_cannot_start_is_reported_and_the_others_can_be_closed() -> None:
     good, bad = Shelf("good", ["a"]), Shelf("bad", [], fault=StartupError("bad is broken"))
     registry = make(good, bad)
 
@@ -140,7 +140,7 @@ def test_a_source_that_cannot_start_says_so_and_the_others_can_be_closed() -> No
     assert good.events == ["start", "close"]
 
 
-def test_what_is_no_source_is_refused_and_so_is_one_twice() -> None:
+def test_an_invalid_or_repeated_source_is_refused() -> None:
     shelf = Shelf("shelf", [])
     registry = make(shelf)
 
@@ -165,7 +165,7 @@ def test_sources_last_until_the_last_holder_is_gone() -> None:
     assert shelf.events == ["start", "close"]
 
 
-def test_a_holder_that_was_forgotten_holds_nothing() -> None:
+def test_a_garbage_collected_holder_releases_its_sources() -> None:
     shelf = Shelf("shelf", ["a"])
     registry = make(shelf)
     one, two = Holder(), Holder()
@@ -180,7 +180,7 @@ def test_a_holder_that_was_forgotten_holds_nothing() -> None:
 
 
 class SlowToEnd(Shelf):
-    """A source that is closed when somebody lets it."""
+    """A source whose close waits for permission."""
 
     def __init__(self) -> None:
         super().__init__("slow", ["a"])
@@ -193,7 +193,7 @@ class SlowToEnd(Shelf):
         await super().close()
 
 
-def test_whoever_opens_while_another_closes_gets_tools_that_work() -> None:
+def test_opening_while_another_closes_gives_working_tools() -> None:
     slow = SlowToEnd()
     registry = make(slow)
     one, two = Holder(), Holder()

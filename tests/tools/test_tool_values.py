@@ -41,11 +41,11 @@ def test_dataclasses_and_enum_members_become_data(value: Any, data: Any) -> None
 
 
 @pytest.mark.parametrize("value", [None, 1, "x", b"x", [1, "x"], {"a": 1}, (1,), ARRAY, {1}])
-def test_what_is_data_stays_the_very_same(value: Any) -> None:
+def test_plain_data_is_returned_unchanged(value: Any) -> None:
     assert as_data(value) is value
 
 
-def test_what_holds_itself_is_left_alone() -> None:
+def test_a_value_that_contains_itself_is_returned_unchanged() -> None:
     loop: list[Any] = [Colour.RED]
     loop.append(loop)
 

@@ -38,7 +38,7 @@ def test_the_docstring_draws_every_error_and_no_other():
 
 
 @pytest.mark.parametrize("error", EVERY)
-def test_an_error_derives_from_what_the_docstring_says(error):
+def test_an_error_derives_from_the_bases_in_the_docstring(error):
     parent, builtin = drawn_tree()[error.__name__]
     bases = [base.__name__ for base in error.__bases__]
 
@@ -70,7 +70,7 @@ def test_a_missing_extra_gives_the_exact_command():
     assert str(error).endswith("Install it with: pip install 'envweave[gym]'")
 
 
-def test_a_cause_in_words_has_the_line_it_came_from():
+def test_a_formatted_error_contains_its_source_line():
     try:
         raise KeyError("lost")
     except KeyError as error:

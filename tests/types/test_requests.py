@@ -100,7 +100,7 @@ def test_defaults_are_not_shared():
     assert (other.data, EpisodeEnd("lost").rewards, AutoResetReady(1).initial_info) == ({}, {}, {})
 
 
-def test_requests_can_be_told_apart_by_matching():
+def test_requests_can_be_distinguished_by_match():
     def name(request: Any) -> str:
         match request:
             case NeedAction(agent_id=agent):

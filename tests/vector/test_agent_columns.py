@@ -114,7 +114,7 @@ def test_an_agent_that_joins_late_has_the_dtypes_of_agents_with_its_spec() -> No
     assert batch.current["second"]["metres"].tolist() == [2.0, 2.0]
 
 
-def test_returned_arrays_are_the_callers_own() -> None:
+def test_returned_arrays_belong_to_the_caller() -> None:
     venv = ew.make_vector("tictactoe-v0", num_envs=2)
     batches = [venv.reset(seed=0), venv.step({"x": np.array([0, 0])})]
     board = batches[1].current["x"]["board"].copy()

@@ -81,7 +81,7 @@ def test_rows_and_columns_of_a_reset_agree(mode: str) -> None:
         )
 
 
-def test_the_row_of_an_environment_left_out_is_the_callers_own() -> None:
+def test_the_row_of_an_environment_left_out_belongs_to_the_caller() -> None:
     _, _, batch = batches("serial")
 
     batch[0].observation.value = 99

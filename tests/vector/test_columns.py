@@ -233,7 +233,7 @@ class Writer(ew.Environment):
 
 
 @pytest.mark.parametrize("mode", ["serial", "threads", "async"])
-def test_the_items_of_list_columns_are_the_callers_own(mode: str) -> None:
+def test_the_items_of_list_columns_belong_to_the_caller(mode: str) -> None:
     with ew.make_vector(Writer, num_envs=2, mode=mode) as venv:
         first = venv.reset()
         first.current["words"][0].append("spoilt")

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from leftovers import Leftovers
-from serving import served
+from processes import Leftovers
+from servers import served
 
 import envweave as ew
 from envweave.errors import ActionError, BusyError, CallOrderError, OptionError, ResetNeededError

@@ -1,4 +1,4 @@
-"""What is left of a vector when a call does not return: nothing hangs, and nothing is mixed up."""
+"""A vector after a call that did not return: nothing hangs, and replies are not mixed up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from leftovers import Leftovers
+from processes import Leftovers
 
 import envweave as ew
 from envweave.errors import ResetNeededError
@@ -186,7 +186,7 @@ def test_after_an_interrupted_reset_every_call_gets_its_own_reply(mode: str, kin
 
 
 @pytest.mark.parametrize(("mode", "kind"), TRAPPED)
-def test_an_interrupted_step_goes_on_and_can_be_received(mode: str, kind: Any) -> None:
+def test_an_interrupted_step_continues_and_can_be_received(mode: str, kind: Any) -> None:
     with ew.make_vector(kind, num_envs=2, mode=mode) as venv:
         venv.reset(seed=0)
         Trap.arm()
@@ -263,7 +263,7 @@ class AsyncClosesBadly(AsyncLeaves):
     ("mode", "kind"),
     [("serial", ClosesBadly), ("threads", ClosesBadly), ("async", AsyncClosesBadly)],
 )
-def test_every_environment_is_closed_whatever_one_of_them_raises(mode: str, kind: Any) -> None:
+def test_every_environment_is_closed_even_if_one_raises(mode: str, kind: Any) -> None:
     ClosesBadly.closed = []
     left = Leftovers()
     venv = numbered(kind, 3, mode=mode)

@@ -1,4 +1,4 @@
-"""Whose arrays and infos a batch hands out, whatever an author or a caller does to theirs."""
+"""Arrays and infos of a batch belong to the caller, and are independent of the author's."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_an_array_resized_in_place_fails_only_its_row(shape: tuple[int, int]) ->
     assert batch.current[:, 0, 0].tolist() == [2.0, 1.0]
 
 
-def test_the_arrays_of_a_batch_are_the_callers_own() -> None:
+def test_the_arrays_of_a_batch_belong_to_the_caller() -> None:
     with ew.make_vector(Grid, num_envs=2) as venv:
         venv.reset()
         first = venv.step([0, 0])

@@ -153,7 +153,7 @@ def test_a_vector_with_autoreset_is_not_advised_to_use_autoreset(mode: str) -> N
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_refusal_of_an_idle_row_says_why(mode: str) -> None:
+def test_the_refusal_of_an_idle_row_contains_the_reason(mode: str) -> None:
     with ew.make_vector(EndsBadly, num_envs=2, mode=mode) as venv:
         venv.reset()
         venv.step(np.array([1, 3]))

@@ -1,4 +1,4 @@
-"""A failure affects one row of a vector: it is reported, replaced, and the others go on."""
+"""A failure affects one row of a vector: it is reported, replaced, and the others continue."""
 
 from __future__ import annotations
 

@@ -66,11 +66,11 @@ def test_columns_become_the_rows_that_they_were(
     infos = [getattr(one, "metadata", {}) for one in observations]
 
     shown, implied = columns_of(observations, rewards, infos)
-    came = encoding.decode(encoding.encode(shown))
-    rows = rows_of(came, rewards, dict(enumerate(infos)), implied=implied)
+    decoded = encoding.decode(encoding.encode(shown))
+    rows = rows_of(decoded, rewards, dict(enumerate(infos)), implied=implied)
 
     assert not isinstance(shown, list)
-    assert count_of(came) == 3
+    assert count_of(decoded) == 3
     np.testing.assert_equal(rows, encoding.decode(encoding.encode(observations)))
 
 
@@ -120,7 +120,7 @@ def test_observations_of_different_kinds_stay_a_list(observations: list[Any]) ->
     ],
     ids=repr,
 )
-def test_an_observation_that_says_more_than_its_step_is_not_taken_apart(
+def test_an_observation_with_additional_data_stays_whole(
     other: dict[str, Any],
 ) -> None:
     observations = [Seen(at=1, reward=1.0), Seen(**{"at": 1, "reward": 1.0, **other})]

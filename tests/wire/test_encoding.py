@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 import pydantic
 import pytest
+from fuzzing import equal, is_standard, nested, values
 from hypothesis import given, settings
-from wire_values import equal, is_standard, nested, values
 
 from envweave.errors import WireError
 from envweave.wire.encoding import ENCODINGS, JSON, MSGPACK, PLAIN_JSON, Encoding

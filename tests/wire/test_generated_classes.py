@@ -19,9 +19,8 @@ from envweave.codec.containers import DataclassSpec, DictSpec
 from envweave.environment.introspection import state_spec
 from envweave.errors import SpecError, WireError
 from envweave.types import Action, Observation, State
-from envweave.wire.description import Description
+from envweave.wire.description import Description, Rebuilt, Types
 from envweave.wire.encoding import JSON, MSGPACK
-from envweave.wire.schema import Rebuilt, Types
 from envweave.wire.schema_read import spec_of
 from envweave.wire.schema_write import schema_of
 
@@ -348,7 +347,7 @@ class HasNone(HasState):
     state = property(lambda self: {"far": 1})  # type: ignore[assignment]
 
 
-def test_the_state_is_what_the_hint_of_the_property_says():
+def test_the_state_has_the_type_of_its_hint():
     schema = schema_of(state_spec(HasState()))
 
     arrived = Rebuilt(description(state=schema)).rebuild_state(

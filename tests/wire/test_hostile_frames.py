@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fuzzing import frames, meet, messages, nested, read_everywhere, values
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_fuzz import frames, meet, messages, read_everywhere
-from wire_values import nested, values
 
 from envweave.errors import WireError
 from envweave.wire.encoding import JSON, MSGPACK, PLAIN_JSON, Encoding
@@ -171,7 +170,7 @@ def test_many_long_numbers_that_differ_are_read():
     assert MSGPACK.decode(MSGPACK.encode(sent)) == sent
 
 
-def test_the_message_says_nothing_of_the_server():
+def test_the_message_discloses_nothing_about_the_server():
     with pytest.raises(WireError) as refused:
         MSGPACK.decode(b"\xc7\x00\x63")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from fuzzing import equal, values
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_values import equal, values
 
 from envweave.errors import WireError
 from envweave.wire.description import Description, read_description

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from comparison import same
+from fuzzing import positions, results
 from hypothesis import HealthCheck, given, settings
-from wire_values import positions, results
 
 import envweave as ew
 from envweave.codec import AgentsSpec, spec_from_hint
 from envweave.errors import WireError
-from envweave.session.episodes import Position
+from envweave.session import Position
 from envweave.types import (
     AgentEnd,
     AutoResetReady,
@@ -25,7 +26,6 @@ from envweave.types import (
     StepResult,
     ToolCallRequest,
 )
-from envweave.types.results import same
 from envweave.wire.decoding import ObservationRebuilder
 from envweave.wire.encoding import JSON, MSGPACK, PLAIN_JSON, Encoding
 from envweave.wire.messages import Reply, read_replies
@@ -126,7 +126,7 @@ def test_observations_of_several_agents_come_back_as_the_authors_own(encoding: E
 
 
 @both
-def test_values_of_an_author_in_an_event_are_not_checked(encoding: Encoding):
+def test_an_authors_values_in_an_event_are_not_checked(encoding: Encoding):
     result = StepResult(
         {"a": 1},
         requests=[

@@ -10,22 +10,21 @@ from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict, 
 import gymnasium
 import numpy as np
 import pytest
+from comparison import same
+from fuzzing import equal, values
 from gymnasium import spaces
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from wire_values import equal, values
 
 import envweave as ew
 from envweave.codec import AgentsSpec, Bounds, Spec, spec_from_hint
+from envweave.codec.gymnasium_spaces import from_space
 from envweave.codec.scalars import ArraySpec
-from envweave.codec.spaces import from_space
 from envweave.environment import Interface
 from envweave.errors import SpecError
-from envweave.types.results import same
 from envweave.wire.decoding import rebuilder
-from envweave.wire.description import read_description
+from envweave.wire.description import Rebuilt, describe, read_description
 from envweave.wire.encoding import JSON, MSGPACK, PLAIN_JSON
-from envweave.wire.schema import Rebuilt, describe
 from envweave.wire.schema_read import spec_of
 from envweave.wire.schema_write import schema_of
 
@@ -170,7 +169,7 @@ def test_both_refuse_the_same(spec: Spec, value: Any):
 @given(spec=specs, seed=st.integers(0, 2**32))
 @quick
 def test_a_value_of_the_spec_comes_back_as_it_was(spec: Spec, seed: int):
-    # Lists, tuples and sets look alike on the wire, so that a union of them cannot be told.
+    # Lists, tuples and sets look alike on the wire: a union cannot distinguish them.
     assume("anyOf" not in str(schema_of(spec)))
     rebuild = rebuilder(spec) or (lambda one: one)
     try:

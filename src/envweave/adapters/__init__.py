@@ -1,4 +1,4 @@
-"""Foreign environments as ours, and ours as theirs."""
+"""Adapters from and to the environments of other libraries."""
 
 from envweave.adapters.detect import adopt
 

@@ -14,8 +14,8 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from numpy.typing import NDArray
 
 from envweave.codec import Mismatch
+from envweave.codec.gymnasium_spaces import from_space
 from envweave.codec.scalars import ArraySpec, IntSpec
-from envweave.codec.spaces import from_space
 from envweave.errors import ActionError, BadReturnError
 from envweave.session.snapshot import snapshot
 from envweave.vector.columns import Arrays, Columns, Fields, Layout, Listed, Numbers

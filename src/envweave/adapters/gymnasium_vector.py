@@ -36,7 +36,7 @@ from envweave.adapters.gymnasium_columns import (
     row_of,
     rows_of,
 )
-from envweave.codec.spaces import from_space
+from envweave.codec.gymnasium_spaces import from_space
 from envweave.environment import Interface
 from envweave.environment.introspection import reset_parameters
 from envweave.errors import (

@@ -20,8 +20,7 @@ from typing import Any, final
 from envweave.codec import AnySpec, Spec, spec_from_hint
 from envweave.codec.pydantic_models import is_model
 from envweave.environment import Environment, Interface
-from envweave.environment.introspection import observed_hint
-from envweave.environment.type_hints import Hints
+from envweave.environment.introspection import Hints, observed_hint
 from envweave.errors import ActionError, DefinitionError, OptionError, suggest
 
 logger = logging.getLogger("envweave.adapters")
@@ -64,19 +63,21 @@ def openenv_hints(cls: type) -> Hints:
     given = _type_arguments(cls)
     step, reset = _method(cls, "step"), _method(cls, "reset")
     hints = _read_hints(step)
-    action = _own(hints.get(_first_parameter(step)), "Action") or given[0]
-    shown = _own(hints.get("return"), "Observation") or given[1]
-    first = _own(_read_hints(reset).get("return"), "Observation")
+    action = _specific(hints.get(_first_parameter(step)), "Action") or given[0]
+    observation = _specific(hints.get("return"), "Observation") or given[1]
+    first = _specific(_read_hints(reset).get("return"), "Observation")
     state = inspect.getattr_static(cls, "state", None)
-    held = _read_hints(state.fget).get("return") if isinstance(state, property) else None
-    shown = _union(shown, first) if shown is not None else None
+    state_hint = _read_hints(state.fget).get("return") if isinstance(state, property) else None
+    observation = _union(observation, first) if observation is not None else None
     if _calls_tools(cls):
         types = sys.modules[_TOOL_TYPES]
         calls = (types.CallToolAction, types.ListToolsAction)
         action = _union(*calls) if action is None or action in calls else action
         base = sys.modules[_INTERFACES].Observation  # what most resets return
-        shown = _union(types.CallToolObservation, types.ListToolsObservation, shown, first, base)
-    return Hints(action, shown, _own(held, "State") or given[2] or held)
+        observation = _union(
+            types.CallToolObservation, types.ListToolsObservation, observation, first, base
+        )
+    return Hints(action, observation, _specific(state_hint, "State") or given[2] or state_hint)
 
 
 @final
@@ -90,24 +91,24 @@ class FromOpenEnv(Environment):
         self._name = type(env).__name__
         self._hints = openenv_hints(type(env))
         self._episode_id: str | None = None
-        self._reset = _used(env, "reset")
+        self._reset = _pick_method(env, "reset")
         parameters = inspect.signature(self._reset).parameters
         self._takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
         self._named = [one.name for one in parameters.values() if one.kind is not one.VAR_KEYWORD]
         # Bound here to keep the environment's hints and async methods, and to save a call per step.
         if inspect.iscoroutinefunction(self._reset):
-            self.reset = self._reset_later  # type: ignore[method-assign]
-        self.step = _used(env, "step")  # type: ignore[method-assign]
+            self.reset = self._reset_async  # type: ignore[method-assign]
+        self.step = _pick_method(env, "step")  # type: ignore[method-assign]
         if self._hints.action is None:
-            self.step = _only_objects(self.step, self._name)  # type: ignore[method-assign]
-        self.close = _closing(env)  # type: ignore[method-assign]
-        _note_company(env)
+            self.step = _refuse_dicts(self.step, self._name)  # type: ignore[method-assign]
+        self.close = _make_close(env)  # type: ignore[method-assign]
+        _warn_if_concurrent(env)
 
     def reset(self, **given: Any) -> Any:
         """Begin an episode; the options become keywords of the environment's own `reset`."""
         return self._reset(**self._keywords(given))
 
-    async def _reset_later(self, **given: Any) -> Any:
+    async def _reset_async(self, **given: Any) -> Any:
         return await self._reset(**self._keywords(given))
 
     def _keywords(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,8 +158,8 @@ def _spec(hint: Any) -> Spec:
     return AnySpec() if hint is None else spec_from_hint(hint)
 
 
-def _used(env: Any, name: str) -> Callable[..., Any]:
-    """The method that OpenEnv's own server calls: the async one, if the class overrides it."""
+def _pick_method(env: Any, name: str) -> Callable[..., Any]:
+    """Return the method that OpenEnv's own server calls: the async one, if overridden."""
     method: Callable[..., Any] = getattr(env, _method_name(type(env), name))
     return method
 
@@ -168,12 +169,12 @@ def _method(cls: Any, name: str) -> Any:
 
 
 def _method_name(cls: Any, name: str) -> str:
-    later = f"{name}_async"
-    inherited = getattr(sys.modules[_INTERFACES].Environment, later, None)
-    return name if getattr(cls, later, inherited) is inherited else later
+    async_name = f"{name}_async"
+    inherited = getattr(sys.modules[_INTERFACES].Environment, async_name, None)
+    return name if getattr(cls, async_name, inherited) is inherited else async_name
 
 
-def _only_objects(step: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _refuse_dicts(step: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Return a step that refuses dicts, for actions of an unknown class."""
 
     def check(action: Any) -> Any:
@@ -186,10 +187,10 @@ def _only_objects(step: Callable[..., Any], name: str) -> Callable[..., Any]:
 
     if inspect.iscoroutinefunction(step):
 
-        async def later(action: Any) -> Any:
+        async def async_step(action: Any) -> Any:
             return await step(check(action))
 
-        return later
+        return async_step
     return lambda action: step(check(action))
 
 
@@ -209,8 +210,8 @@ def _read_hints(function: Any) -> dict[str, Any]:
         return {}
 
 
-def _own(hint: Any, base: str) -> Any:
-    """A useful hint: neither OpenEnv's own base class nor a type variable."""
+def _specific(hint: Any, base: str) -> Any:
+    """Return a specific hint: neither OpenEnv's own base class nor a type variable."""
     hint = observed_hint(hint)
     if hint is Any or isinstance(hint, typing.TypeVar):
         return None
@@ -218,16 +219,16 @@ def _own(hint: Any, base: str) -> Any:
 
 
 def _type_arguments(cls: Any) -> tuple[Any, Any, Any]:
-    """The arguments of `Environment[Action, Observation, State]`, if there are any."""
+    """Return the arguments of `Environment[Action, Observation, State]`, if any."""
     for base in cls.__mro__:
         for one in base.__dict__.get("__orig_bases__", ()):
             given = typing.get_args(one)
             if is_foreign(typing.get_origin(one)) and len(given) == 3:
                 action, observation, state = given
                 return (
-                    _own(action, "Action"),
-                    _own(observation, "Observation"),
-                    _own(state, "State"),
+                    _specific(action, "Action"),
+                    _specific(observation, "Observation"),
+                    _specific(state, "State"),
                 )
     return None, None, None
 
@@ -242,15 +243,15 @@ _warned: set[type] = set()
 _lock = threading.Lock()  # protects both
 
 
-def _note_company(env: Any) -> None:
+def _warn_if_concurrent(env: Any) -> None:
     """Warn once if several run in this process of a class that does not declare support for it."""
     cls: Any = type(env)
     if cls.SUPPORTS_CONCURRENT_SESSIONS:
         return
     with _lock:
-        is_alone = cls in _warned or not any(type(other) is cls for other in _open)
+        is_quiet = cls in _warned or not any(type(other) is cls for other in _open)
         _open.add(env)
-        if is_alone:
+        if is_quiet:
             return
         _warned.add(cls)
     logger.warning(
@@ -260,19 +261,19 @@ def _note_company(env: Any) -> None:
     )
 
 
-def _closing(env: Any) -> Callable[[], Any]:
+def _make_close(env: Any) -> Callable[[], Any]:
     """Return a function that closes an environment; a coroutine function if its own is one."""
 
-    def leave() -> None:
+    def unregister() -> None:
         with _lock:
             _open.discard(env)
 
     def close() -> None:
-        leave()
+        unregister()
         env.close()
 
-    async def close_later() -> None:
-        leave()
+    async def close_async() -> None:
+        unregister()
         await env.close()
 
-    return close_later if inspect.iscoroutinefunction(env.close) else close
+    return close_async if inspect.iscoroutinefunction(env.close) else close

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from envweave.adapters.export import open_env
-from envweave.codec.spaces import from_space, gymnasium_module
 from envweave.environment import Interface, MultiAgentEnvironment
 from envweave.errors import BadReturnError, DefinitionError, MissingExtraError, OptionError
 
@@ -66,7 +65,11 @@ class _FromPettingZoo(MultiAgentEnvironment):
     """Base of the adapters of both kinds of environment."""
 
     def __init__(self, env: Any) -> None:
-        dict_space = gymnasium_module().spaces.Dict
+        from gymnasium import spaces
+
+        from envweave.codec.gymnasium_spaces import from_space
+
+        dict_space = spaces.Dict
         self.env = env
         self._name = str(env)
         possible: list[Any] = list(getattr(env, "possible_agents", None) or ())

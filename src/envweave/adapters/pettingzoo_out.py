@@ -74,11 +74,11 @@ class _EnvHolder:
             result = self._env.reset(seed=seed)
         self._seen = {}
         self._agents = []
-        return self._tell(result)
+        return self._make_turn(result)
 
     def step(self, actions: dict[str, Any]) -> AgentTurn:
         """Take a step, with the decoded actions of exactly the agents that must act."""
-        return self._tell(self._env.step(actions))
+        return self._make_turn(self._env.step(actions))
 
     def decode(self, agent: str, action: Any) -> Any:
         """Return an agent's action in the form that the environment takes."""
@@ -89,7 +89,7 @@ class _EnvHolder:
         name = f"observation[{agent!r}]"
         return encode_observation(self._shown[agent].encode, self._seen[agent], name)
 
-    def _tell(self, result: StepResult[Any]) -> AgentTurn:
+    def _make_turn(self, result: StepResult[Any]) -> AgentTurn:
         check_result(result, self.name)
         ends = {one.agent_id: one for one in result.events if isinstance(one, AgentEnd)}
         needs = {need.agent_id: need for need in result.needs}

@@ -13,13 +13,13 @@ from envweave.api.options import (
     backend_module,
     choose_backend,
     constructor_keywords,
-    explains_collisions,
+    explain_collisions,
     flag,
     recipe,
     refuse_one_object,
     seconds,
     whole_number,
-    with_registered_place,
+    with_registered_server,
 )
 from envweave.api.packages import prepare_packages
 from envweave.errors import DefinitionError, EnvWeaveError, OptionError, format_error
@@ -59,7 +59,7 @@ def adapt_batch(
         DefinitionError: The vector could not be made, or cannot be adapted.
     """
     if is_batch(env) and not isinstance(env, type):
-        _refuse_late(env, num_envs, spec)
+        _refuse_late_options(env, num_envs, spec)
         return _open(env, backend, spec, options)
     factory: Any = env if is_batch(env) else spec.batch_factory
     if factory is None:
@@ -75,7 +75,7 @@ def adapt_batch(
         raise
 
 
-def _refuse_late(env: Any, num_envs: int | None, spec: EnvSpec) -> None:
+def _refuse_late_options(env: Any, num_envs: int | None, spec: EnvSpec) -> None:
     name = type(env).__name__
     if spec.max_episode_steps is not None:
         raise OptionError(
@@ -120,7 +120,7 @@ def _open(env: Any, backend: str, spec: EnvSpec, options: MakeOptions) -> Vector
     return VectorEnv(transport, transport.num_envs, autoreset=options.autoreset, copy=options.copy)
 
 
-@explains_collisions
+@explain_collisions
 def make(
     env: Any,
     *,
@@ -191,7 +191,7 @@ def make(
     remote = Remote(
         base_url, token, encoding, provider, docker_image, wait_s=read_wait_s(wait_s) or None
     )
-    remote = with_registered_place(spec, backend, remote)
+    remote = with_registered_server(spec, backend, remote)
     backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)
@@ -201,7 +201,7 @@ def make(
     return Env(module.connect(spec, given, options), spec.id)
 
 
-@explains_collisions
+@explain_collisions
 def make_async(
     env: Any,
     *,
@@ -232,7 +232,7 @@ def make_async(
     remote = Remote(
         base_url, token, encoding, provider, docker_image, wait_s=read_wait_s(wait_s) or None
     )
-    remote = with_registered_place(spec, backend, remote)
+    remote = with_registered_server(spec, backend, remote)
     backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)
@@ -242,7 +242,7 @@ def make_async(
     return AsyncEnv(module.connect_async(spec, given, options), spec.id)
 
 
-@explains_collisions
+@explain_collisions
 def make_vector(
     env: Any,
     *,
@@ -330,7 +330,7 @@ def make_vector(
     remote = Remote(
         base_url, token, encoding, provider, docker_image, isolation, read_wait_s(wait_s) or None
     )
-    remote = with_registered_place(spec, backend, remote)
+    remote = with_registered_server(spec, backend, remote)
     backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)

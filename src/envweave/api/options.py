@@ -45,12 +45,12 @@ def constructor_keywords(
     return {**kwargs, **keywords}
 
 
-def explains_collisions(make: Callable[P, R]) -> Callable[P, R]:
+def explain_collisions(make: Callable[P, R]) -> Callable[P, R]:
     """Add to a refused option how to pass it to a constructor that takes the same name."""
     options = inspect.signature(make).parameters
 
     @functools.wraps(make)
-    def explaining(*args: P.args, **keywords: P.kwargs) -> R:
+    def wrapper(*args: P.args, **keywords: P.kwargs) -> R:
         try:
             return make(*args, **keywords)
         except (OptionError, BackendNotFoundError) as error:
@@ -59,13 +59,13 @@ def explains_collisions(make: Callable[P, R]) -> Callable[P, R]:
             for name in taken:
                 was_given = name in keywords or f"needs the keyword {name!r}" in str(error)
                 if name in options and was_given and re.search(rf"\b{name}\b", str(error)):
-                    raise type(error)(_explained(str(error), name)) from error
+                    raise type(error)(_add_explanation(str(error), name)) from error
             raise
 
-    return explaining
+    return wrapper
 
 
-def _explained(message: str, name: str) -> str:
+def _add_explanation(message: str, name: str) -> str:
     given = f"kwargs={{{name!r}: …}}"
     needed = message.replace(f"(..., {name}=…)", f"(..., {given})")
     if needed != message or "kwargs" in message:
@@ -114,7 +114,7 @@ def recipe(
     return dataclasses.replace(spec, **changes) if changes else spec
 
 
-def with_registered_place(spec: EnvSpec, backend: Any, remote: Remote) -> Remote:
+def with_registered_server(spec: EnvSpec, backend: Any, remote: Remote) -> Remote:
     """Return how to reach a server, with the URL or image that the ID was registered with.
 
     The caller's arguments take precedence.
@@ -128,7 +128,7 @@ def with_registered_place(spec: EnvSpec, backend: Any, remote: Remote) -> Remote
         is_url = spec.base_url is not None and remote.provider is None
         backend = _HTTP if is_url else _CONTAINERS
     elif backend is None:
-        backend, _ = _named_place(spec, backend, remote, None)
+        backend, _ = _implied_backend(spec, backend, remote, None)
     if backend == _HTTP and spec.base_url is not None and remote.provider is None:
         return dataclasses.replace(remote, base_url=spec.base_url)
     if backend in (_CONTAINERS, _PODS) and spec.docker_image is not None:
@@ -167,7 +167,7 @@ def choose_backend(
             f"base_url={remote.base_url!r} and {spec.id!r} are two servers. Name one of them."
         )
     url = spec.id if spec.backend == "http" else remote.base_url
-    named, by = _named_place(spec, backend, remote, url)
+    named, by = _implied_backend(spec, backend, remote, url)
     if named is not None and backend not in (None, named):
         raise OptionError(f"backend={backend!r} does not go with {by}. Leave backend out.")
     chosen = (named or "inproc") if backend is None else backend
@@ -188,7 +188,7 @@ def choose_backend(
     return chosen, _with_isolation(kwargs, remote.isolation, chosen)
 
 
-def _named_place(
+def _implied_backend(
     spec: EnvSpec, backend: Any, remote: Remote, url: str | None
 ) -> tuple[str | None, str]:
     """Return the backend that another argument implies, and a name for that argument.

@@ -11,7 +11,7 @@ from envweave.errors import InstallError, OptionError
 from envweave.registry import EnvSpec, Remote
 
 _HERE = (None, "inproc", "process", "http")
-_APART = (None, "process", "http")
+_SEPARATE_PROCESS = (None, "process", "http")
 
 
 def prepare_packages(
@@ -58,15 +58,15 @@ def prepare_packages(
         return backend, remote
     _refuse_with_venv(spec, backend, remote)
     if venv == "auto":
-        interpreter = _kept(spec, requirements, install)
+        interpreter = _build_environment(spec, requirements, install)
     elif isinstance(venv, str | os.PathLike):
-        interpreter = _existing(spec, venv, install)
+        interpreter = _use_environment(spec, venv, install)
     else:
         raise OptionError(f"venv must be a path or 'auto', got {venv!r}.")
     return "http", dataclasses.replace(remote, python=interpreter.python)
 
 
-def _kept(spec: EnvSpec, requirements: Sequence[str], install: str) -> Any:
+def _build_environment(spec: EnvSpec, requirements: Sequence[str], install: str) -> Any:
     from envweave.providers.virtual_env import kept_environment
 
     if spec.package is None and not requirements:
@@ -77,7 +77,7 @@ def _kept(spec: EnvSpec, requirements: Sequence[str], install: str) -> Any:
     return kept_environment(spec.id, spec.package, requirements, install)
 
 
-def _existing(spec: EnvSpec, venv: str | os.PathLike[str], install: str) -> Any:
+def _use_environment(spec: EnvSpec, venv: str | os.PathLike[str], install: str) -> Any:
     from envweave.providers.interpreter import ensure_installed
     from envweave.providers.virtual_env import existing_environment
 
@@ -99,7 +99,7 @@ def _refuse_with_venv(spec: EnvSpec, backend: Any, remote: Remote) -> None:
             f"venv= needs an ID that another Python can import, and {spec.id!r} is not one. Pass "
             "one such as 'pkg://module:attribute' or 'prime://owner/name'."
         )
-    if backend not in _APART:
+    if backend not in _SEPARATE_PROCESS:
         raise OptionError(
             f"backend={backend!r} cannot run in a virtual environment. Leave backend out, or use "
             "'http' or 'process'."

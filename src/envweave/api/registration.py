@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from envweave.environment.type_hints import refuse_types
+from envweave.environment.introspection import refuse_types
 from envweave.errors import EnvIdError, EnvNotFoundError, EnvWeaveError, suggest
 from envweave.registry import DEFAULT_REGISTRY, EnvSpec, Registry
 from envweave.registry.plugins import RESOLVERS, load_plugin, plugin_names

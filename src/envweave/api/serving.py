@@ -16,7 +16,7 @@ from envweave.adapters import adopt
 from envweave.api.options import (
     Transforms,
     constructor_keywords,
-    explains_collisions,
+    explain_collisions,
     flag,
     recipe,
     seconds,
@@ -45,7 +45,7 @@ def with_types(spec: EnvSpec, action: Any, observation: Any) -> EnvSpec:
     if action is None and observation is None:
         return spec
     if isinstance(spec.factory, ReadyMade):
-        ready = ReadyMade(_typed(adopt(spec.factory.environment), action, observation))
+        ready = ReadyMade(_set_types(adopt(spec.factory.environment), action, observation))
         return dataclasses.replace(spec, factory=ready)
     about = spec.description or _first_line(spec)
     made = TypedFactory(spec.factory, action, observation)
@@ -72,7 +72,7 @@ class TypedFactory:
         Raises:
             DefinitionError: Its own hints contradict the types.
         """
-        return _typed(adopt(self._load()(**kwargs)), self.action, self.observation)
+        return _set_types(adopt(self._load()(**kwargs)), self.action, self.observation)
 
     def _load(self) -> Callable[..., Any]:
         loaded = load_path(self.factory) if isinstance(self.factory, str) else self.factory
@@ -86,7 +86,7 @@ class TypedFactory:
         return inspect.signature(self._load())
 
 
-def _typed(environment: Environment, action: Any, observation: Any) -> Environment:
+def _set_types(environment: Environment, action: Any, observation: Any) -> Environment:
     interface = environment.describe()
     for name, given, own in (
         ("action", action, interface.action_spec),
@@ -116,12 +116,12 @@ def _refuse_contradiction(name: str, given: Any, spec: Spec, own: Spec, environm
     elif own.json_schema() == spec.json_schema():
         return
     raise DefinitionError(
-        f"The type hints of {environment} say that its {name}s are {_shown(hinted or own)}, but "
-        f"the server was passed {_shown(given)}. Leave that out, or correct the hints."
+        f"The type hints of {environment} declare {_format_type(hinted or own)} as its {name}s, "
+        f"but the server was passed {_format_type(given)}. Leave that out, or correct the hints."
     )
 
 
-def _shown(value: Any) -> str:
+def _format_type(value: Any) -> str:
     return value.__name__ if isinstance(value, type) else repr(value)
 
 
@@ -147,7 +147,7 @@ _COUNTS = {
 _LISTS = ("allowed_hosts", "allowed_origins")
 
 
-@explains_collisions
+@explain_collisions
 def create_fastapi_app(
     env: Any,
     ActionCls: Any = None,  # noqa: N803 - part of the public API
@@ -199,11 +199,11 @@ def create_fastapi_app(
     _check_keywords(spec, given, "create_fastapi_app")
     _refuse_max_sessions(spec, keywords)
     spec = with_types(spec, ActionCls, ObservationCls)
-    options = fitting(spec, options)
-    return build_app(partial(place_for, spec, given, options), options)
+    options = check_options(spec, options)
+    return build_app(partial(make_runtime, spec, given, options), options)
 
 
-@explains_collisions
+@explain_collisions
 def serve(
     env: Any,
     ActionCls: Any = None,  # noqa: N803 - part of the public API
@@ -251,12 +251,12 @@ def serve(
     _refuse_max_sessions(spec, keywords)
     spec = with_types(spec, ActionCls, ObservationCls)
 
-    def tell(url: str) -> None:
+    def print_ready(url: str) -> None:
         sys.stdout.write(ready_line(spec.id, url) + "\n")
         sys.stdout.flush()
 
     run_server(
-        spec, given, options, host=host, port=port, uds=uds, insecure=insecure, on_ready=tell
+        spec, given, options, host=host, port=port, uds=uds, insecure=insecure, on_ready=print_ready
     )
 
 
@@ -278,7 +278,7 @@ def run_server(
     from envweave.server.listen import listen, listen_unix, refuse_openness
     from envweave.server.run import Serving
 
-    options = fitting(spec, options)
+    options = check_options(spec, options)
     if insecure:
         options = dataclasses.replace(options, insecure=True)
     if uds is None:
@@ -287,8 +287,8 @@ def run_server(
     else:
         listener = listen_unix(uds, uds_mode)
     try:
-        site = AppState(partial(place_for, spec, kwargs, options), options)
-        return Serving(site, listener, on_ready, lifeline_fd).run()
+        app_state = AppState(partial(make_runtime, spec, kwargs, options), options)
+        return Serving(app_state, listener, on_ready, lifeline_fd).run()
     finally:
         listener.close()
 
@@ -370,8 +370,8 @@ def _read(name: str, value: Any) -> Any:
     return read
 
 
-def fitting(spec: EnvSpec, options: ServerOptions) -> ServerOptions:
-    """Return the options for this recipe: a single object has one session.
+def check_options(spec: EnvSpec, options: ServerOptions) -> ServerOptions:
+    """Return the options for this recipe; a single object is limited to one session.
 
     Raises:
         OptionError: It is already served elsewhere.
@@ -383,7 +383,7 @@ def fitting(spec: EnvSpec, options: ServerOptions) -> ServerOptions:
     return options
 
 
-def place_for(spec: EnvSpec, kwargs: Mapping[str, Any], options: ServerOptions) -> Runtime:
+def make_runtime(spec: EnvSpec, kwargs: Mapping[str, Any], options: ServerOptions) -> Runtime:
     """Return the runtime of a server: in this process, or in workers."""
     if options.workers:
         from envweave.server.runtime.workers import WorkerRuntime

@@ -24,7 +24,7 @@ from envweave.backends.remote import (
 from envweave.client.managed_server import ManagedServer, start_all, stop_all
 from envweave.client.server_info import Server
 from envweave.errors import OptionError
-from envweave.providers.import_paths import import_path, served_as
+from envweave.providers.import_paths import import_path, server_config
 from envweave.registry import EnvSpec, MakeOptions
 from envweave.vector.transport import AsyncTransport, Transport
 
@@ -38,22 +38,22 @@ RECONNECTS = True
 
 
 def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> Transport:
-    """Carry a sync caller's calls to one session."""
-    with _started(spec, kwargs, options, 1) as servers:
+    """Connect a sync caller to one session."""
+    with _start_containers(spec, kwargs, options, 1) as servers:
         return connect_one(servers[0], spec, options)
 
 
 def connect_async(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> AsyncTransport:
-    """Carry an async caller's calls to one session."""
+    """Connect an async caller to one session."""
     return connect_pool(spec, kwargs, options, 1)[0]
 
 
 def connect_pool(
     spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, size: int
 ) -> list[AsyncTransport]:
-    """Carry an async caller's calls to many sessions, each by itself."""
+    """Connect an async caller to many sessions, each by itself."""
     count, sessions = (size, 1) if options.remote.isolation == "container" else (1, size)
-    with _started(spec, kwargs, options, sessions, count) as servers:
+    with _start_containers(spec, kwargs, options, sessions, count) as servers:
         return [
             transport
             for server in servers
@@ -64,17 +64,17 @@ def connect_pool(
 def connect_vector(
     spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, num_envs: int
 ) -> BatchTransport:
-    """Carry a vector's calls to many sessions, all in one frame if they share a container."""
+    """Connect a vector to many sessions, all in one frame if they share a container."""
     refuse_mode(options, "docker_http")
     if options.remote.isolation == "container":
-        with _started(spec, kwargs, options, 1, num_envs) as servers:
+        with _start_containers(spec, kwargs, options, 1, num_envs) as servers:
             return connect_separate(servers, spec, options)
-    with _started(spec, kwargs, options, num_envs) as servers:
+    with _start_containers(spec, kwargs, options, num_envs) as servers:
         return connect_batch(servers[0], spec, options, num_envs)
 
 
 @contextmanager
-def _started(
+def _start_containers(
     spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, sessions: int, count: int = 1
 ) -> Iterator[list[Connected]]:
     """Start `count` containers for `sessions` sessions each; stop them if the block raises."""
@@ -181,9 +181,9 @@ def _server_config(
     if options.workers is not None:
         server["workers"] = options.workers
     if not spec.is_made_elsewhere:
-        return {**served_as(spec, kwargs), "options": server}
+        return {**server_config(spec, kwargs), "options": server}
     # The image knows what it serves; the ID only names the image.
-    config = served_as(EnvSpec(spec.id, ""), {**spec.kwargs, **kwargs})
+    config = server_config(EnvSpec(spec.id, ""), {**spec.kwargs, **kwargs})
     del config["id"]
     transform = None if spec.transform is None else import_path(spec.transform, "transform")
     return {

@@ -74,7 +74,7 @@ class EnvFactory:
         with self._lock:
             made = build(self._spec, self._kwargs)
             if id(made) in self._ids:
-                raise self._shared(index, made)
+                raise self._reuse_error(index, made)
             self._ids.discard(id(self._made.get(index)))
             self._made[index] = made
             self._ids.add(id(made))
@@ -89,7 +89,7 @@ class EnvFactory:
             raise
         return environment
 
-    def _shared(self, index: int, made: Any) -> Exception:
+    def _reuse_error(self, index: int, made: Any) -> Exception:
         name = type(made).__name__
         if index not in self._made:
             return OptionError(

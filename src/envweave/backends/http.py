@@ -34,35 +34,35 @@ RECONNECTS = True
 
 
 def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> Transport:
-    """Carry a sync caller's calls to one session."""
-    with _reached(spec, kwargs, options) as reached:
+    """Connect a sync caller to one session."""
+    with _open_server(spec, kwargs, options) as reached:
         return connect_one(reached, spec, options)
 
 
 def connect_async(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> AsyncTransport:
-    """Carry an async caller's calls to one session."""
+    """Connect an async caller to one session."""
     return connect_pool(spec, kwargs, options, 1)[0]
 
 
 def connect_pool(
     spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, size: int
 ) -> list[AsyncTransport]:
-    """Carry an async caller's calls to many sessions, each by itself, over one connection."""
-    with _reached(spec, kwargs, options, size) as reached:
+    """Connect an async caller to many sessions, each by itself, over one connection."""
+    with _open_server(spec, kwargs, options, size) as reached:
         return connect_many(reached, spec, options, size)
 
 
 def connect_vector(
     spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, num_envs: int
 ) -> BatchTransport:
-    """Carry a vector's calls to many sessions, all in one frame."""
+    """Connect a vector to many sessions, all in one frame."""
     refuse_mode(options, "http")
-    with _reached(spec, kwargs, options, num_envs) as reached:
+    with _open_server(spec, kwargs, options, num_envs) as reached:
         return connect_batch(reached, spec, options, num_envs)
 
 
 @contextmanager
-def _reached(
+def _open_server(
     spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, sessions: int = 1
 ) -> Iterator[Connected]:
     """Yield the server that is named, or start one for `sessions` sessions.

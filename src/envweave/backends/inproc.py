@@ -13,17 +13,15 @@ from envweave.errors import DefinitionError, OptionError, suggest
 from envweave.registry import EnvSpec, MakeOptions
 from envweave.session import AsyncDriver, LoopDriver, Session, SyncDriver
 from envweave.vector import BatchTransport
-from envweave.vector.concurrent import ConcurrentTransport
-from envweave.vector.event_loop import LoopCallExecutor
+from envweave.vector.concurrent import ConcurrentTransport, LoopCallExecutor, ThreadCallExecutor
 from envweave.vector.serial import SerialTransport
-from envweave.vector.threads import ThreadCallExecutor
 from envweave.vector.transport import AsyncTransport, Transport
 
 MODES = ("serial", "threads", "async")
 
 
 def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> Transport:
-    """Carry a sync caller's calls to one environment."""
+    """Connect a sync caller to one environment."""
     session = EnvFactory(spec, kwargs, options).open_session(0)
     if session.interface.is_async:
         return LoopDriver(session, options.timeout_s)
@@ -31,7 +29,7 @@ def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> T
 
 
 def connect_async(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> AsyncTransport:
-    """Carry an async caller's calls to one environment."""
+    """Connect an async caller to one environment."""
     return AsyncDriver(EnvFactory(spec, kwargs, options).open_session(0), options.timeout_s)
 
 
@@ -43,7 +41,7 @@ def connect_vector(
     wrap: Callable[[int, Environment], Environment] | None = None,
     share: tuple[int, int] | None = None,
 ) -> BatchTransport:
-    """Carry a vector's calls to many environments.
+    """Connect a vector to many environments.
 
     Args:
         spec: The environment to make.
@@ -77,7 +75,7 @@ def connect_pool(
     wrap: Callable[[int, Environment], Environment] | None = None,
     share: tuple[int, int] | None = None,
 ) -> list[AsyncTransport]:
-    """Carry an async caller's calls to many environments, each by itself."""
+    """Connect an async caller to many environments, each by itself."""
     _refuse_workers(options)
     factory = EnvFactory(spec, kwargs, options, size, wrap)
     with _discarded_on_failure(options) as sessions:

@@ -25,26 +25,26 @@ RECONNECTS = True
 
 
 def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> Transport:
-    """Carry a sync caller's calls to one session."""
+    """Connect a sync caller to one session."""
     return docker_http.connect(spec, kwargs, in_pods(options))
 
 
 def connect_async(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> AsyncTransport:
-    """Carry an async caller's calls to one session."""
+    """Connect an async caller to one session."""
     return docker_http.connect_async(spec, kwargs, in_pods(options))
 
 
 def connect_pool(
     spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, size: int
 ) -> list[AsyncTransport]:
-    """Carry an async caller's calls to many sessions, each by itself."""
+    """Connect an async caller to many sessions, each by itself."""
     return docker_http.connect_pool(spec, kwargs, in_pods(options), size)
 
 
 def connect_vector(
     spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, num_envs: int
 ) -> BatchTransport:
-    """Carry a vector's calls to many sessions, all in one frame if they share a pod."""
+    """Connect a vector to many sessions, all in one frame if they share a pod."""
     refuse_mode(options, "kubernetes")
     return docker_http.connect_vector(spec, kwargs, in_pods(options), num_envs)
 

@@ -41,18 +41,18 @@ def start_vector(
     """Start the workers of a vector.
 
     Args:
-        spec: What the environments are made from.
-        kwargs: Keywords of the caller's, on top of the spec's.
-        options: How they are run.
-        num_envs: How many there are.
-        make_local: Makes so many of them in this process, for the caller's own thread to step.
+        spec: The recipe of the environments.
+        kwargs: Keywords of the caller, which take precedence over the spec's.
+        options: How to run them.
+        num_envs: The number of environments.
+        make_local: Makes the given number of environments here, for the caller's thread to step.
 
     Raises:
         EnvWeaveError: An environment could not be made; it is named, once.
     """
     num_workers, has_local = _plan(options, num_envs)
     shards_rows = _split(num_envs, num_workers + has_local)
-    worker_options = dataclasses.replace(options, workers=None)  # a worker has none of its own
+    worker_options = dataclasses.replace(options, workers=None)  # a worker starts no workers
     definitions = [
         pack_definition(spec, kwargs, worker_options, rows, num_envs) for rows in shards_rows
     ]
@@ -143,7 +143,7 @@ def start_session(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions
     """
     definition = pack_definition(spec, kwargs, options, range(1), 1)
     slot = WorkerSlot(definition, options.timeout_s)
-    return ProcessDriver(slot, _connected(slot), autoreset=options.autoreset)
+    return ProcessDriver(slot, _connect(slot), autoreset=options.autoreset)
 
 
 def start_pool(
@@ -154,7 +154,7 @@ def start_pool(
     Raises:
         EnvWeaveError: An environment could not be made.
     """
-    worker_options = dataclasses.replace(options, workers=None)  # a worker has none of its own
+    worker_options = dataclasses.replace(options, workers=None)  # a worker starts no workers
     shards_rows = _split(size, min(options.workers or cores(), size))
     slots = [
         WorkerSlot(pack_definition(spec, kwargs, worker_options, rows, size), options.timeout_s)
@@ -164,7 +164,7 @@ def start_pool(
     try:
         for slot in slots:  # side by side
             workers.append(slot.launch())  # noqa: PERF401 - those that started are ended below
-        infos = list(map(_connected, slots, workers))
+        infos = list(map(_connect, slots, workers))
     except BaseException as error:
         for worker in workers:
             worker.end()
@@ -183,7 +183,7 @@ def start_pool(
     return drivers
 
 
-def _connected(slot: WorkerSlot, worker: WorkerProcess | None = None) -> WorkerInfo:
+def _connect(slot: WorkerSlot, worker: WorkerProcess | None = None) -> WorkerInfo:
     try:
         return slot.start(worker)
     except WorkerLostError as loss:
@@ -201,26 +201,26 @@ def _startup_error(loss: WorkerLostError) -> DefinitionError:
 
 
 def connect(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> Transport:
-    """Carry a sync caller's calls to one environment in a process of its own."""
+    """Connect a sync caller to one environment in a separate process."""
     return start_session(spec, kwargs, options)
 
 
 def connect_async(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions) -> AsyncTransport:
-    """Carry an async caller's calls to one environment in a process of its own."""
+    """Connect an async caller to one environment in a separate process."""
     return start_pool(spec, kwargs, options, 1)[0]
 
 
 def connect_pool(
     spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, size: int
 ) -> list[AsyncTransport]:
-    """Carry an async caller's calls to many environments, each by itself, in a few processes."""
+    """Connect an async caller to many environments, each by itself, in a few processes."""
     return list(start_pool(spec, kwargs, options, size))
 
 
 def connect_vector(
     spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions, num_envs: int
 ) -> BatchTransport:
-    """Carry a vector's calls to many environments in a few processes."""
+    """Connect a vector to many environments in a few processes."""
     if options.mode is not None:
         raise OptionError(
             f"mode={options.mode!r} is a way to run in this process. Leave it out, or leave out "

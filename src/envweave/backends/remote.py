@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from envweave.adapters.openenv import is_foreign, openenv_hints
 from envweave.client.env import RemoteDriver
 from envweave.client.server_info import Server, ServerInfo
-from envweave.environment.type_hints import class_hints
+from envweave.environment.introspection import class_hints
 from envweave.errors import OptionError, suggest
 from envweave.registry import EnvSpec, MakeOptions, Remote
 from envweave.vector.transport import AsyncTransport, Transport
+from envweave.wire.description import Types
 from envweave.wire.encoding import ENCODINGS, Encoding
-from envweave.wire.schema import Types
 
 if TYPE_CHECKING:
     from envweave.client.connection import BlockingConnection
@@ -31,7 +31,7 @@ class Connected:
 
 
 def connect_one(connected: Connected, spec: EnvSpec, options: MakeOptions) -> Transport:
-    """Carry a sync caller's calls to one session."""
+    """Connect a sync caller to one session."""
     connection = connected.server.connect(connected.stop)
     try:
         served = ServerInfo(
@@ -52,7 +52,7 @@ def connect_one(connected: Connected, spec: EnvSpec, options: MakeOptions) -> Tr
 def connect_many(
     connected: Connected, spec: EnvSpec, options: MakeOptions, size: int
 ) -> list[AsyncTransport]:
-    """Carry an async caller's calls to many separate sessions over one connection."""
+    """Connect an async caller to many separate sessions over one connection."""
     from envweave.client.async_env import AsyncRemoteDriver, SharedConnection
 
     server = connected.server
@@ -75,7 +75,7 @@ def connect_many(
 def connect_batch(
     connected: Connected, spec: EnvSpec, options: MakeOptions, num_envs: int
 ) -> BatchTransport:
-    """Carry a vector's calls to many sessions, all in one frame."""
+    """Connect a vector to many sessions, all in one frame."""
     from envweave.client.vector.vector import RemoteTransport
 
     connection = connected.server.connect(connected.stop)
@@ -99,7 +99,7 @@ def connect_batch(
 def connect_separate(
     connected: Sequence[Connected], spec: EnvSpec, options: MakeOptions
 ) -> BatchTransport:
-    """Carry a vector's calls to one session at each of several servers."""
+    """Connect a vector to one session at each of several servers."""
     from envweave.client.multi_server import MultiServerConnection
     from envweave.client.vector.vector import RemoteTransport
 

@@ -72,9 +72,9 @@ class MemoryUse(Protocol):
 
 
 def weigh(open_one: Callable[[int], MemoryUse], num_envs: int) -> float | None:
-    """Return the bytes per environment of `num_envs`, with its share of workers.
+    """Return the memory of `num_envs` environments per environment, with its share of workers.
 
-    What is loaded once, such as modules, is loaded by a first small vector and not counted.
+    Modules and other data that are loaded once are not counted: a small vector loads them first.
     """
     open_one(1).close()
     gc.collect()
@@ -88,10 +88,10 @@ def weigh(open_one: Callable[[int], MemoryUse], num_envs: int) -> float | None:
     return None if before is None or after is None else max(0.0, (after - before) / num_envs)
 
 
-def weigh_apart(request: Mapping[str, Any], *, timeout_s: float = 60.0) -> float | None:
+def weigh_in_process(request: Mapping[str, Any], *, timeout_s: float = 60.0) -> float | None:
     """Return the bytes per environment, measured by this module in a separate process.
 
-    `None` if that failed: a missing figure is no reason to stop.
+    `None` if that failed: the benchmark continues without the figure.
     """
     try:
         done = subprocess.run(  # noqa: S603 - this interpreter, and arguments that are data
@@ -121,10 +121,6 @@ def _main(request: Mapping[str, Any]) -> None:
         request["num_envs"],
     )
     sys.stdout.write(f"\n{json.dumps(found)}\n")  # after anything the environment has printed
-
-
-if __name__ == "__main__":
-    _main(json.loads(sys.argv[1]))
 
 
 def describe_machine(packages: Iterable[str] = ()) -> dict[str, Any]:
@@ -160,3 +156,7 @@ def _processor() -> str:
         if named:
             return named[1].strip()
     return platform.processor() or platform.machine()
+
+
+if __name__ == "__main__":
+    _main(json.loads(sys.argv[1]))

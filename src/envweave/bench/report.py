@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import envweave as ew
-from envweave.bench.memory import describe_machine, usable_cores, weigh_apart
+from envweave.bench.memory import describe_machine, usable_cores, weigh_in_process
 from envweave.bench.solo import (
     Candidate,
     MakeChooser,
@@ -21,7 +21,7 @@ from envweave.bench.solo import (
     through_make,
     write_script,
 )
-from envweave.bench.vectors import VectorVariant, open_vector, ways_for
+from envweave.bench.vectors import VectorVariant, list_variants, open_vector
 from envweave.errors import EnvWeaveError, OptionError, format_error
 from envweave.registry import EnvSpec
 
@@ -199,7 +199,9 @@ def measure_all(
 
 
 def _ways(plan: BenchPlan, script: Script) -> list[VectorVariant]:
-    return ways_for(plan.env_id, is_async=script.is_async, backend=plan.backend, mode=plan.mode)
+    return list_variants(
+        plan.env_id, is_async=script.is_async, backend=plan.backend, mode=plan.mode
+    )
 
 
 def _measure_solo(
@@ -217,7 +219,7 @@ def _measure_solo(
         ]
         found = contest(
             [
-                alone.contender(ALONE),
+                alone.candidate(ALONE),
                 through_make(THROUGH, envs[0], script),
                 through_make(READ, envs[1], script, reads=True),
             ],
@@ -248,7 +250,7 @@ def _measure_vectors(
     on_part: Callable[[str], None],
 ) -> Iterator[VectorFigures]:
     ways, problems = _ways(plan, script), dict[str, str]()
-    contenders: list[Candidate] = []
+    candidates: list[Candidate] = []
     with contextlib.ExitStack() as stack:
         for way in ways:
             expected_s = _expected_tick_s(way, num_envs, step_s)
@@ -260,13 +262,13 @@ def _measure_vectors(
             try:
                 opened = open_vector(spec, plan.kwargs, way, num_envs, seed=script.seed)
                 stack.callback(opened.close)
-                contenders.append(opened.contender(way.name, make_chooser, by_step=script.by_step))
+                candidates.append(opened.candidate(way.name, make_chooser, by_step=script.by_step))
             except EnvWeaveError as error:
                 problems[way.name] = str(error)
             except Exception as error:  # noqa: BLE001 - another way may still work
                 problems[way.name] = format_error(error)
         found = contest(
-            contenders,
+            candidates,
             repeats=plan.repeats,
             seconds=plan.seconds,
             steps=plan.steps,
@@ -280,7 +282,7 @@ def _measure_vectors(
             problems.get(way.name) or found.failures.get(way.name),
         )
         if plan.memory and figures.rate is not None:
-            weight = weigh_apart(_request(plan, way, num_envs, script.seed))
+            weight = weigh_in_process(_request(plan, way, num_envs, script.seed))
             figures = dataclasses.replace(figures, env_bytes=weight)
         if plan.memory:
             on_part(f"memory, {num_envs} {way.name}")

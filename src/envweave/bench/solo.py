@@ -91,9 +91,9 @@ class Comparison:
     failures: dict[str, str] = field(default_factory=dict)
 
 
-def measure(contender: Candidate, seconds: float, *, steps: int | None = None) -> float:
+def measure(candidate: Candidate, seconds: float, *, steps: int | None = None) -> float:
     """Return steps per second, over `seconds` or over `steps` steps; at least one call."""
-    clock, step, prepare = time.perf_counter, contender.step, contender.prepare
+    clock, step, prepare = time.perf_counter, candidate.step, candidate.prepare
     taken, spent_s, target = 0, 0.0, steps or 0
     gc.collect()
     if prepare is None:
@@ -107,13 +107,13 @@ def measure(contender: Candidate, seconds: float, *, steps: int | None = None) -
             began_s = clock()
             taken += step()
             spent_s += clock() - began_s
-    if contender.check is not None:
-        contender.check()
+    if candidate.check is not None:
+        candidate.check()
     return taken / max(spent_s, 1e-9)
 
 
 def contest(
-    contenders: Sequence[Candidate],
+    candidates: Sequence[Candidate],
     *,
     repeats: int,
     seconds: float,
@@ -127,7 +127,7 @@ def contest(
     dropped with the reason, and the others continue.
 
     Args:
-        contenders: The candidates.
+        candidates: The candidates.
         repeats: Number of turns of each.
         seconds: Duration of a turn.
         steps: Number of steps of a turn, instead of a duration.
@@ -135,9 +135,9 @@ def contest(
         guard: Entered around each turn, with the name; may raise if a turn takes too long.
     """
     outcome = Comparison()
-    samples: dict[str, list[float]] = {one.name: [] for one in contenders}
+    samples: dict[str, list[float]] = {one.name: [] for one in candidates}
     for _ in range(repeats):
-        for one in contenders:
+        for one in candidates:
             if one.name in outcome.failures:
                 continue
             try:
@@ -319,7 +319,7 @@ class SoloBench:
         self.reset_s = 0.0
         self.steps = 0
 
-    def contender(self, name: str) -> Candidate:
+    def candidate(self, name: str) -> Candidate:
         """Return a candidate that plays the script once per call."""
         return Candidate(name, self._play if self._loop is None else self._play_on_loop)
 

@@ -42,7 +42,7 @@ class VectorVariant:
         return self.backend != "gymnasium"
 
 
-def ways_for(
+def list_variants(
     env_id: str, *, is_async: bool, backend: str | None, mode: str | None
 ) -> list[VectorVariant]:
     """Return the ways to run a vector that make sense, or the one that the arguments name."""
@@ -87,7 +87,7 @@ class OurVector:
             raise
         self._actions: Iterator[Any] = iter(())
 
-    def contender(self, name: str, make_chooser: MakeChooser, *, by_step: bool) -> Candidate:
+    def candidate(self, name: str, make_chooser: MakeChooser, *, by_step: bool) -> Candidate:
         """Return a candidate that steps all environments once per call and reads the results.
 
         Args:
@@ -156,7 +156,7 @@ class GymnasiumVector:
         self._actions = itertools.cycle(drawn)
         self._over = np.zeros(num_envs, np.bool_)
 
-    def contender(self, name: str, make_chooser: MakeChooser, *, by_step: bool) -> Candidate:  # noqa: ARG002 - the signature of OurVector
+    def candidate(self, name: str, make_chooser: MakeChooser, *, by_step: bool) -> Candidate:  # noqa: ARG002 - the signature of OurVector
         """Return a candidate that steps all environments, with actions drawn by Gymnasium."""
         return Candidate(name, self._step)
 

@@ -12,19 +12,17 @@ from typing import Annotated, Any
 import typer
 
 from envweave import __version__
-from envweave.cli import (
-    bench,
-    check,
-    deploy,
-    doctor,
-    info,
-    list_command,
-    output,
-    run_command,
-    serve,
-    train,
-)
-from envweave.cli.build import command as build
+from envweave.cli import output
+from envweave.cli.commands import train
+from envweave.cli.commands.bench import bench_command
+from envweave.cli.commands.build.command import build_command
+from envweave.cli.commands.check import check_command
+from envweave.cli.commands.deploy import deploy_command
+from envweave.cli.commands.doctor import doctor_command
+from envweave.cli.commands.info import info_command
+from envweave.cli.commands.list import list_command
+from envweave.cli.commands.run import run_command
+from envweave.cli.commands.serve import serve_command
 from envweave.errors import EnvironmentFailure, EnvWeaveError, format_error
 
 _HELP = """Make, inspect, check and run environments for reinforcement learning.
@@ -69,19 +67,19 @@ app = typer.Typer(
 
 _COMMANDS: dict[str, dict[str, Callable[..., Any]]] = {
     "Use": {
-        "list": list_command.list_command,
-        "info": info.info_command,
-        "run": run_command.run_command,
+        "list": list_command,
+        "info": info_command,
+        "run": run_command,
     },
     "Build": {
-        "check": check.check_command,
-        "bench": bench.bench_command,
-        "build": build.build_command,
+        "check": check_command,
+        "bench": bench_command,
+        "build": build_command,
     },
     "Operate": {
-        "serve": serve.serve_command,
-        "deploy": deploy.deploy_command,
-        "doctor": doctor.doctor_command,
+        "serve": serve_command,
+        "deploy": deploy_command,
+        "doctor": doctor_command,
     },
 }
 for _panel, _commands in _COMMANDS.items():

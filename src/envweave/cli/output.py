@@ -124,7 +124,7 @@ def error_line(message: str) -> None:
     """Write "Error: …" to stderr, in red on a terminal, on one line."""
     from rich.text import Text
 
-    line = Text("Error: ", style="bold red").append(_joined(message), style="red")
+    line = Text("Error: ", style="bold red").append(_join_lines(message), style="red")
     console(stderr=True).print(line, soft_wrap=True)
 
 
@@ -132,12 +132,14 @@ def reflow(text: str) -> str:
     """Join the lines of each paragraph of a docstring; other blocks stay unchanged."""
     blocks = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(
-        block if re.search(r"^(\s|```|[-*|+>#]|\d+\. )", block, re.MULTILINE) else _joined(block)
+        block
+        if re.search(r"^(\s|```|[-*|+>#]|\d+\. )", block, re.MULTILINE)
+        else _join_lines(block)
         for block in blocks
     )
 
 
-def _joined(text: str) -> str:
+def _join_lines(text: str) -> str:
     return " ".join(text.split())
 
 

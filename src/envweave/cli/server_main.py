@@ -71,7 +71,7 @@ def serve_config(config: Mapping[str, Any]) -> int:
             sys.stdout.write(f"{line}\n")
             sys.stdout.flush()
 
-    with _logged(config.get("log", "text")):
+    with _open_log(config.get("log", "text")):
         return run_server(
             spec,
             kwargs,
@@ -86,7 +86,7 @@ def serve_config(config: Mapping[str, Any]) -> int:
         )
 
 
-def _logged(form: str) -> contextlib.AbstractContextManager[None]:
+def _open_log(form: str) -> contextlib.AbstractContextManager[None]:
     if form == "none":
         return contextlib.nullcontext()
     from envweave.server.logs import logged

@@ -12,6 +12,7 @@ import numpy as np
 
 from envweave.codec import AgentsSpec, AnySpec, Spec
 from envweave.codec.containers import (
+    NOT_SHOWN,
     DataclassSpec,
     DictSpec,
     ListSpec,
@@ -33,7 +34,6 @@ from envweave.codec.scalars import (
     IntSpec,
     StrSpec,
 )
-from envweave.codec.spaces import NOT_SHOWN
 from envweave.types import Action, Observation
 
 _FEW = 6

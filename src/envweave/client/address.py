@@ -33,6 +33,16 @@ class Address:
     socket_path: str | None = None
 
     @property
+    def is_local(self) -> bool:
+        """Whether the server is on this machine, as far as the address says."""
+        host = self.host
+        return (
+            self.socket_path is not None
+            or host in ("localhost", "::1")
+            or (host.startswith("127.") and host.replace(".", "").isdigit())
+        )
+
+    @property
     def host_header(self) -> str:
         """The value of the `Host` header."""
         if self.socket_path is not None:

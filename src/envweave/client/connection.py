@@ -116,10 +116,7 @@ class BlockingConnection:
             CallOrderError: A forked copy of the process called.
         """
         if not self._owner.is_current:
-            raise CallOrderError(
-                f"The connection to {self.address.url} was made before this process was forked, "
-                "and belongs to its parent. Make the environment in this process."
-            )
+            raise self._foreign_process()
         if self._socket is not None:
             return
         encoding = self.exchange.encoding
@@ -134,6 +131,12 @@ class BlockingConnection:
             socket.drop()
             raise
         self._socket, self._since_s = socket, time.monotonic()
+
+    def _foreign_process(self) -> CallOrderError:
+        return CallOrderError(
+            f"The connection to {self.address.url} was made before this process was forked, "
+            "and belongs to its parent. Make the environment in this process."
+        )
 
     def _dial_managed(self, route: Route) -> BlockingSocket:
         try:
@@ -174,8 +177,9 @@ class BlockingConnection:
             ConnectionLostError: The server could not be reached again.
             WireError: A message could not be read, by us or by the server.
         """
-        for reply in self.exchange.replies_for_lost((call,)):
-            return reply
+        if self.exchange.has_lost_sessions:
+            for reply in self.exchange.replies_for_lost((call,)):
+                return reply
         ends_s = None if timeout_s is None else time.monotonic() + timeout_s
         self._post((call,), together=True, timeout_s=timeout_s)
         while True:
@@ -207,6 +211,8 @@ class BlockingConnection:
 
     def _post(self, calls: Sequence[Call], *, together: bool, timeout_s: float | None) -> None:
         """Send calls on sessions of which none was lost with its server."""
+        if not self._owner.is_current:
+            raise self._foreign_process()
         data = self.exchange.frame(calls, together=together)
         try:
             if self._socket is None:
@@ -278,10 +284,13 @@ class BlockingConnection:
         while True:
             left_s = None if ends_s is None else max(0.0, ends_s - time.monotonic())
             try:
-                self.connect()
-                assert self._socket is not None
-                replies = self.exchange.read(self._socket.receive(left_s))
-                self._send_closes()
+                if self._socket is None:
+                    self.connect()
+                socket = self._socket
+                assert socket is not None
+                replies = self.exchange.read(socket.receive(left_s))
+                if self.exchange.has_closes:
+                    self._send_closes()
             except ConnectionLostError as loss:
                 self._back_off(loss)
                 continue
@@ -291,6 +300,7 @@ class BlockingConnection:
                 self._drop()  # part of a message may have been read
                 raise
             if replies:
+                socket.may_spin = replies[-1].alone
                 self._backoff.reset()
                 return replies
 

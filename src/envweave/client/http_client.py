@@ -47,7 +47,7 @@ from envweave.types import (
     ToolCallRequest,
 )
 from envweave.wire.decoding import ObservationRebuilder, Rebuilder, rebuilder
-from envweave.wire.schema import Types
+from envweave.wire.description import Types
 from envweave.wire.schema_read import spec_of
 
 if TYPE_CHECKING:

@@ -15,10 +15,9 @@ from envweave.client.managed_server import ManagedServer
 from envweave.errors import TaskError
 from envweave.types import Task, Tasks
 from envweave.types.tasks import draw_index, position_of, unknown_task
-from envweave.wire.description import read_description
+from envweave.wire.description import Rebuilt, Types, read_description
 from envweave.wire.encoding import Encoding
 from envweave.wire.messages import read_as
-from envweave.wire.schema import Rebuilt, Types
 
 if TYPE_CHECKING:
     from envweave.client.async_connection import AsyncConnection

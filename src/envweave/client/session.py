@@ -26,8 +26,7 @@ from envweave.errors import (
     StateFailedError,
     WireError,
 )
-from envweave.session.episode_tracker import EpisodeTracker, with_autoreset
-from envweave.session.episodes import Position
+from envweave.session.episodes import EpisodeTracker, Position, with_autoreset
 from envweave.session.session import Phase, refusal
 from envweave.types import AGENT, EpisodeEnd, ResetResult, State, StepResult, ToolResult
 from envweave.wire.faults import error_of
@@ -239,7 +238,9 @@ class RemoteSession:
         Raises:
             EnvWeaveError: The reply is a fault, or cannot be read.
         """
-        plain = _value(reply)
+        if reply.fault is not None:
+            raise error_of(reply.fault)
+        plain = reply.result
         ordinary = None if self._several_agents else read_ordinary(plain, self._served.rebuild)
         if ordinary is not None:
             self._tracker.follow(ordinary)

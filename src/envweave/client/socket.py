@@ -1,9 +1,15 @@
-"""A WebSocket over a blocking socket: no thread, no event loop."""
+"""A WebSocket over a blocking socket: no thread, no event loop.
+
+The kernel enforces time limits. A Python socket with a timeout polls before every `send` and
+`recv`, which are two more system calls a step. Only TLS uses Python's timeouts.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
+import struct
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -13,7 +19,7 @@ from envweave.client.address import Address
 from envweave.client.errors import broken, closed, foreign, refused, unreachable
 from envweave.errors import ConnectionLostError, DeadlineError, WireError
 from envweave.lifetime import OwnerProcess
-from envweave.wire.websocket import MAX_MESSAGE_BYTES, ClientStream, Handshake, Message
+from envweave.wire.websocket import MAX_MESSAGE_BYTES, FrameStream, Handshake, Message
 
 CONNECT_S = 10.0
 """How long connecting may take, handshake included."""
@@ -25,6 +31,9 @@ _LAST_WORDS_S = 0.5
 _CHUNK = 1 << 16
 _BUFFER = 1 << 18  # most messages are read at once
 _LARGEST_CHUNK = 1 << 22
+_COARSE_S = 1.0  # longer time limits are checked this often: each change is a system call
+_SPIN_S = 0.0001
+_MAX_SKIPPED = 256
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6))
 
 
@@ -53,6 +62,8 @@ class BlockingSocket:
 
     Attributes:
         subprotocol: The subprotocol that the server chose; `None` if it chose none.
+        may_spin: Whether to poll for the next message for a moment before sleeping. Waking up takes
+            longer than a quick step. Set it while nobody else on this machine needs the cores.
 
     Raises:
         ConnectionLostError: No server answers there.
@@ -71,13 +82,20 @@ class BlockingSocket:
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         self._address = address
-        self._stream = ClientStream(max_message_bytes)
+        self._stream = FrameStream(max_message_bytes)
         self._messages: deque[Message] = deque()
         self._buffer = memoryview(bytearray(_BUFFER))
         self._owner = OwnerProcess()
+        self.may_spin = False
+        self._is_plain = not address.is_secure
+        self._can_spin = self._is_plain and address.is_local and _has_cores()
+        self._skip, self._last_skip = 0, 1
         self._timeout_s: float | None = connect_timeout_s
         ends_s = time.monotonic() + connect_timeout_s
         self._socket = _connect(address, connect_timeout_s)
+        if self._is_plain:
+            self._socket.settimeout(None)
+            self._timeout_s = None
         try:
             handshake = Handshake(
                 address.host_header,
@@ -93,13 +111,16 @@ class BlockingSocket:
 
     def _shake_hands(self, handshake: Handshake, ends_s: float) -> None:
         try:
-            self._socket.sendall(handshake.request)
+            self._send_all(handshake.request, ends_s - time.monotonic())
             while not (handshake.is_done or handshake.is_refused):
                 left_s = ends_s - time.monotonic()
                 if left_s <= 0:
                     raise TimeoutError("it did not answer in time")
                 self._set_timeout(left_s)
-                chunk = self._socket.recv(_CHUNK)
+                try:
+                    chunk = self._socket.recv(_CHUNK)
+                except BlockingIOError:
+                    continue
                 if not chunk and handshake.refusal is not None:
                     break  # a body without a content-length ends here
                 if not chunk:
@@ -134,8 +155,7 @@ class BlockingSocket:
 
     def _send(self, frame: bytes | bytearray, timeout_s: float | None) -> None:
         try:
-            self._set_timeout(timeout_s)
-            self._socket.sendall(frame)
+            self._send_all(frame, timeout_s)
         except OSError as error:
             if timeout_s is not None and isinstance(error, TimeoutError):
                 raise DeadlineError(
@@ -143,6 +163,30 @@ class BlockingSocket:
                 ) from None
             self._read_close_reason()
             raise broken(self._address, str(error)) from None
+
+    def _send_all(self, frame: bytes | bytearray, timeout_s: float | None) -> None:
+        """Send all of it within a time limit.
+
+        Raises:
+            TimeoutError: That was not possible.
+            OSError: The connection is gone.
+        """
+        if not self._is_plain:
+            self._set_timeout(timeout_s)
+            self._socket.sendall(frame)
+            return
+        try:
+            sent = self._socket.send(frame, socket.MSG_DONTWAIT)
+            if sent == len(frame):
+                return
+        except BlockingIOError:
+            sent = 0
+        limit = 0.0 if timeout_s is None else max(timeout_s, 1e-6)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(limit))
+        try:
+            self._socket.sendall(memoryview(frame)[sent:])
+        except BlockingIOError:
+            raise TimeoutError("timed out") from None
 
     def _read_close_reason(self) -> None:
         """Read why the server closed the connection in the middle of a message.
@@ -168,9 +212,10 @@ class BlockingSocket:
             WireError: The data is not a valid WebSocket frame, or a message was too large.
         """
         ends_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while not self._messages:
+        messages = self._messages
+        while not messages:
             self._read(ends_s)
-        return self._messages.popleft()
+        return messages.popleft()
 
     def _read(self, ends_s: float | None) -> None:
         stream = self._stream
@@ -181,37 +226,75 @@ class BlockingSocket:
             left_s = ends_s - time.monotonic()
             if left_s <= 0:
                 raise DeadlineError(f"The server at {self._address.url} did not answer in time.")
-        size = stream.needed
-        chunk: bytes | memoryview
-        try:
-            self._set_timeout(left_s)
-            if size <= _BUFFER:
-                chunk = self._buffer[: self._socket.recv_into(self._buffer)]
-            else:
-                chunk = self._socket.recv(min(size, _LARGEST_CHUNK))
-        except TimeoutError as error:
-            if left_s is None:  # from the kernel: the connection is dead
-                raise broken(self._address, str(error)) from None
-            return
-        except OSError as error:
-            raise broken(self._address, str(error)) from None
+        chunk: bytes | memoryview | None
+        chunk = self._spin() if self.may_spin and self._can_spin else None
+        if chunk is None:
+            chunk = self._wait(left_s)
+            if chunk is None:
+                return
         if not chunk:
             raise broken(self._address, "the server hung up")
         try:
             self._messages.extend(stream.receive(chunk))
         finally:
-            answers = stream.answers()
-            if answers:
+            if stream.has_answers:
                 with contextlib.suppress(OSError):  # the next read reports it
-                    self._set_timeout(CONNECT_S)
-                    self._socket.sendall(answers)
+                    self._send_all(stream.answers(), CONNECT_S)
+
+    def _wait(self, left_s: float | None) -> bytes | memoryview | None:
+        """Return what the server sent; `None` if nothing came in time."""
+        size = self._stream.needed
+        try:
+            self._set_timeout(left_s)
+            if size <= _BUFFER:
+                return self._buffer[: self._socket.recv_into(self._buffer)]
+            return self._socket.recv(min(size, _LARGEST_CHUNK))
+        except BlockingIOError:
+            return None
+        except TimeoutError as error:
+            if left_s is None or self._is_plain:  # from the kernel: the connection is dead
+                raise broken(self._address, str(error)) from None
+            return None
+        except OSError as error:
+            raise broken(self._address, str(error)) from None
+
+    def _spin(self) -> memoryview | None:
+        """Poll for what the server sends; `None` if nothing comes within a moment.
+
+        After a miss it is not tried for the next 4 times, after another one for 16, up to 256,
+        unless most of the tries between them were worth it.
+        """
+        if self._skip:
+            self._skip -= 1
+            return None
+        clock, receive, buffer = time.perf_counter, self._socket.recv_into, self._buffer
+        until_s = clock() + _SPIN_S
+        while clock() < until_s:
+            try:
+                size = receive(buffer, 0, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise broken(self._address, str(error)) from None
+            self._last_skip = max(self._last_skip // 2, 1)
+            return buffer[:size]
+        self._skip = self._last_skip = min(4 * self._last_skip, _MAX_SKIPPED)
+        return None
 
     def _set_timeout(self, timeout_s: float | None) -> None:
-        if timeout_s != self._timeout_s:  # each change is a system call
-            self._timeout_s = timeout_s
+        """Limit the next read; on a plain connection a long limit may end early."""
+        if self._is_plain and timeout_s is not None:
+            timeout_s = min(max(timeout_s, 1e-6), _COARSE_S)
+        if timeout_s == self._timeout_s:  # each change is a system call
+            return
+        self._timeout_s = timeout_s
+        if self._is_plain:
+            limit = _timeval(timeout_s or 0.0)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        else:
             self._socket.settimeout(timeout_s)
 
-    def detach(self) -> tuple[socket.socket, ClientStream, list[Message]]:
+    def detach(self) -> tuple[socket.socket, FrameStream, list[Message]]:
         """Return the socket, its frame parser and the messages received so far."""
         return self._socket, self._stream, list(self._messages)
 
@@ -219,8 +302,8 @@ class BlockingSocket:
         """Send a close frame, and close. May be called twice."""
         if self._owner.is_current and self._socket.fileno() >= 0:
             with contextlib.suppress(OSError):
+                self._send_all(self._stream.close(), _LAST_WORDS_S)
                 self._set_timeout(_LAST_WORDS_S)
-                self._socket.sendall(self._stream.close())
                 self._socket.shutdown(socket.SHUT_WR)
                 # To the end: closing with unread data would discard what we sent last.
                 ends_s = time.monotonic() + _LAST_WORDS_S
@@ -231,6 +314,18 @@ class BlockingSocket:
     def drop(self) -> None:
         """Close without a close frame; a forked copy does not harm its parent's connection."""
         self._socket.close()
+
+
+def _has_cores() -> bool:
+    """Whether this process can run beside another one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return (cores or 1) > 1
+
+
+def _timeval(seconds: float) -> bytes:
+    """Return a time limit as the kernel takes it; 0 for none."""
+    whole = int(seconds)
+    return struct.pack("@ll", whole, int((seconds - whole) * 1e6))
 
 
 def _connect(address: Address, timeout_s: float) -> socket.socket:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from envweave.codeact.grading.base import GradingError as GradingError
     from envweave.codeact.models import Variable as Variable
 
-_HOMES = {
+_MODULES = {
     "Attempt": "grading.base",
     "DockerExecutor": "executors.docker.executor",
     "ExactMatch": "grading",
@@ -39,13 +39,13 @@ _HOMES = {
     "Weighted": "grading",
 }
 
-__all__ = sorted(_HOMES)
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

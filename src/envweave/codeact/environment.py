@@ -86,7 +86,7 @@ class CodeActEnvironment(Environment):
         self._files = files
         self._grader = grader
         self._grade_when = grade
-        self._fatal_reward = _reward("fatal_reward", fatal_reward)
+        self._fatal_reward = _check_reward("fatal_reward", fatal_reward)
         self._task: Task | None = None
         self._names: list[str] = []
         self._programs: list[str] = []
@@ -114,7 +114,7 @@ class CodeActEnvironment(Environment):
         if self._grader is not None and self._grade_when == "final":
             functions = {**functions, FINAL_ANSWER: _submit_to(answers)}
         async with self._turn:
-            await self.executor.begin(seed=_bounded(seed), tools=functions, files=self._files)
+            await self.executor.begin(seed=_limit_seed(seed), tools=functions, files=self._files)
         self._task = task
         self._names = self.executor.names
         self._programs, self._answers, self._steps = [], answers, 0
@@ -235,7 +235,7 @@ class CodeActEnvironment(Environment):
         return self.executor.hold()
 
 
-def _bounded(seed: int | None) -> int | None:
+def _limit_seed(seed: int | None) -> int | None:
     """Return a seed below 2**63: itself, or a hash of a larger one."""
     if seed is None or seed < 1 << 63:
         return seed
@@ -243,7 +243,7 @@ def _bounded(seed: int | None) -> int | None:
     return int.from_bytes(digest[:8]) >> 1
 
 
-def _reward(option: str, given: Any) -> float:
+def _check_reward(option: str, given: Any) -> float:
     is_number = isinstance(given, Real) and not isinstance(given, bool)
     if not is_number or not math.isfinite(given):
         raise OptionError(f"{option} must be a finite number, got {given!r}.")

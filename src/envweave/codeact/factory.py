@@ -55,9 +55,9 @@ def create_codeact_env(
     Or pass it to `make`, `register` or `create_fastapi_app`, where every episode needs a `reset`.
 
     Args:
-        executor: What runs the code. `"sandbox"`: behind walls that the kernel enforces.
-            `"docker"`: in a container, and behind walls inside it, for machines whose own kernel
-            has none, such as a Mac. `"smolagents"`: the interpreter of that library, in a thread
+        executor: What runs the code. `"sandbox"`: isolated by the kernel. `"docker"`: in a
+            container, and isolated inside it, for machines whose own kernel cannot isolate, such
+            as a Mac. `"smolagents"`: the interpreter of that library, in a thread
             of this process. `"inproc"`: Python, in a thread of this process. Neither of these two
             is a security boundary. Or an executor that you made, such as
             `DockerExecutor(image=…, limits=…)`, which has its own options.
@@ -69,8 +69,8 @@ def create_codeact_env(
         packages: The installed packages that code can import and read, besides the standard
             library, numpy and those in `preload`; see `Sandbox`. Packages that define the
             environment are never among them, not even with `"all"`.
-        profile: `"shell"` also lets code run programs, inside the same walls.
-        isolation: The walls; see `Sandbox`. With `"docker"`, those inside the container.
+        profile: `"shell"` also lets code run programs, with the same isolation.
+        isolation: See `Sandbox`. With `"docker"`, the isolation inside the container.
         visible: Files and folders of the host that code may read; not with `"docker"`.
         grader: Grades what the agent submits.
         grade: When to grade; see `CodeActEnvironment`.
@@ -233,7 +233,7 @@ def create_mcp_environment(
             "use yours, call registry.add_source(McpServers(…)) and create_codeact_env(tools=…)."
         )
     has_own = servers is not None or tools is not None
-    allow = _checked(allow, max_calls, has_own=has_own)
+    allow = _check_allow(allow, max_calls, has_own=has_own)
     registry = ToolRegistry(tools, allow=allow, max_calls=max_calls)
     if servers is not None:
         registry.add_source(servers if isinstance(servers, McpServers) else McpServers(servers))
@@ -241,7 +241,7 @@ def create_mcp_environment(
     return create_codeact_env(tools=registry, files=with_files, **options)
 
 
-def _checked(
+def _check_allow(
     allow: Iterable[str] | None, max_calls: int | None, *, has_own: bool
 ) -> list[str] | None:
     """Refuse `allow` and `max_calls` if there are only file tools."""

@@ -1,4 +1,4 @@
-"""What an agent that writes code does and sees: `CodeAction`, `CodeObservation`, `CodeState`."""
+"""The data types of agents that write code: `CodeAction`, `CodeObservation`, `CodeState`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from envweave.sandbox.results import ExecutionResult
 from envweave.types import Action, Observation, State
 
 TIMED_OUT = 124
-"""The exit code of code that hit the time limit, as the command `timeout` returns it."""
+"""The exit code of code that hit the time limit, as of the command `timeout`."""
 
 KILLED = 137
 """The exit code of code that ended its session, as of a process killed by SIGKILL."""

@@ -8,8 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from envweave.codec.bounds import between, bounded, ends, refuse_empty
-from envweave.codec.spec import Mismatch, Spec, short_repr
+from envweave.codec.spec import Mismatch, Spec, between, bounded, ends, refuse_empty, short_repr
 from envweave.errors import DefinitionError
 
 

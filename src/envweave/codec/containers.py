@@ -7,14 +7,25 @@ from typing import Any, final
 
 import numpy as np
 
-from envweave.codec.bounds import ANY_LENGTH, Length
 from envweave.codec.pydantic_models import PydanticSpec as PydanticSpec
+from envweave.codec.pydantic_models import carries_outcome
 from envweave.codec.records import DataclassSpec as DataclassSpec
 from envweave.codec.records import RecursiveSpec as RecursiveSpec
 from envweave.codec.records import StructSpec
-from envweave.codec.scalars import EnumSpec, FloatSpec, IntSpec, StrSpec
-from envweave.codec.spec import AgentsSpec, AnySpec, Mismatch, Spec, described, gathered, short_repr
+from envweave.codec.scalars import EnumSpec, FloatSpec, InstanceSpec, IntSpec, StrSpec
+from envweave.codec.spec import (
+    ANY_LENGTH,
+    AgentsSpec,
+    AnySpec,
+    Length,
+    Mismatch,
+    Spec,
+    described,
+    gathered,
+    short_repr,
+)
 from envweave.errors import SpecError, suggest
+from envweave.types import Action, Observation
 
 _ATTEMPTS = 100
 
@@ -40,6 +51,8 @@ class ListSpec(Spec):
             raise Mismatch(f"{short_repr(value)} is not a {self.kind.__name__}")
         if not self.length.is_open:
             self.length.check(items)
+        if type(value) is self.kind and set(map(type, items)) == {self.item.exact}:
+            return value
         read = _read_each(items, [self.item] * len(items))
         if type(value) is self.kind and all(map(_same, read, items)):
             return value
@@ -381,6 +394,30 @@ def members_of(spec: Spec) -> dict[str, Spec]:
     return members
 
 
+def can_be_plain(spec: Spec) -> bool:
+    """Whether plain data can match. None can where an object of an unknown class is expected."""
+    match spec:
+        case InstanceSpec():
+            return False
+        case ListSpec(item=item):
+            return can_be_plain(item)
+        case TupleSpec(items=items):
+            return all(map(can_be_plain, items))
+        case DictSpec(fields=None, item=item):
+            return can_be_plain(item)
+        case DictSpec(fields=fields) if fields is not None:
+            needed = [one for name, one in fields.items() if name not in spec.optional]
+            return all(map(can_be_plain, needed))
+        case UnionSpec(options=options):
+            return any(map(can_be_plain, options))
+        case DataclassSpec() | PydanticSpec():
+            taken = {**spec.fields, **spec.init_only}
+            needed = [one for name, one in taken.items() if name not in spec.optional]
+            return all(map(can_be_plain, needed))
+        case _:
+            return True
+
+
 def _has_fields(spec: Spec) -> bool:
     return isinstance(spec, DataclassSpec | PydanticSpec | StructSpec) or (
         isinstance(spec, DictSpec) and spec.fields is not None
@@ -415,3 +452,14 @@ def draw_each_member(spec: Spec, rng: np.random.Generator) -> Iterator[tuple[str
             drawn = spec.sample(rng)
             plain = {other: getattr(drawn, other) for other in spec.fields}
             yield f"{field}={name}", spec.read({**plain, field: value})
+
+
+NOT_SHOWN = frozenset({"metadata", "reward", "done", "truncated"})
+"""The base fields of `Action` and `Observation`, which are not part of a space."""
+
+
+def shown_fields(record: DataclassSpec | PydanticSpec) -> dict[str, Spec]:
+    """Return the author's own fields of a class, without those of the base classes."""
+    if not issubclass(record.cls, Action | Observation) and not carries_outcome(record.cls):
+        return dict(record.fields)
+    return {name: spec for name, spec in record.fields.items() if name not in NOT_SHOWN}

@@ -1,6 +1,7 @@
-"""Conversion of values between a spec and its Gymnasium space.
+"""Specs to Gymnasium spaces and back, and conversion of their values.
 
-A `Bridge` is built once from a spec, so that a step does no type checks.
+A `Bridge` is built once from a spec, so that a step does no type checks. Importing this module
+raises `MissingExtraError` where Gymnasium is not installed.
 """
 
 from __future__ import annotations
@@ -12,17 +13,26 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
-from gymnasium import spaces
 
-from envweave.codec.bounds import Length
-from envweave.codec.containers import DataclassSpec, DictSpec, ListSpec, TupleSpec, UnionSpec
+from envweave.codec.containers import (
+    DataclassSpec,
+    DictSpec,
+    ListSpec,
+    TupleSpec,
+    UnionSpec,
+    shown_fields,
+)
 from envweave.codec.hints import Declared
 from envweave.codec.pydantic_models import PydanticSpec
 from envweave.codec.scalars import ArraySpec, BoolSpec, EnumSpec, FloatSpec, IntSpec, StrSpec
-from envweave.codec.spaces import shown_fields
-from envweave.codec.spec import AgentsSpec, Mismatch, Spec, short_repr
-from envweave.errors import SpecError, suggest
+from envweave.codec.spec import AgentsSpec, Length, Mismatch, Spec, short_repr
+from envweave.errors import MissingExtraError, SpecError, suggest
 from envweave.types import Action
+
+try:
+    from gymnasium import spaces
+except ImportError:
+    raise MissingExtraError.for_extra("Gymnasium is not installed.", "gym") from None
 
 
 @final
@@ -180,6 +190,58 @@ class Bridge:
     space: spaces.Space[Any]
     encode: Callable[[Any], Any]
     decode: Callable[[Any], Any]
+
+
+def to_space(spec: Spec) -> Any:
+    """Return the Gymnasium space of the values that `spec` allows.
+
+    A choice and a bool become `Discrete` by index, a bounded int `Discrete` with a start, other
+    numbers a `Box` of one item. Arrays become `MultiBinary` (bools, and int8 of 0 and 1),
+    `MultiDiscrete` (int64 with both bounds) or `Box`. A list becomes a `Sequence`, a union
+    `OneOf`. A dataclass becomes a `Dict` of the author's own fields, also where it has only one;
+    but an `Action` of one field becomes that field's space, since few trainers act with a `Dict`.
+
+    Raises:
+        SpecError: Gymnasium has no space for a part of it, which is named.
+    """
+    return bridge(spec).space
+
+
+def from_space(space: Any) -> Spec:
+    """Return the spec of a Gymnasium space's values.
+
+    Values of a float `Box` may lie beyond its bounds, as in Gymnasium, where the environment
+    clips them. A space with no exact spec gets one that samples and checks with the space
+    itself.
+
+    Raises:
+        SpecError: It is not a Gymnasium space.
+    """
+    match space:
+        case spaces.Discrete():
+            start = int(space.start)
+            return IntSpec(start, start + int(space.n) - 1)
+        case spaces.Box():
+            low = space.low if space.bounded_below.any() else None
+            high = space.high if space.bounded_above.any() else None
+            return ArraySpec(space.shape, space.dtype, low, high, clips=space.dtype.kind == "f")
+        case spaces.MultiBinary():
+            return ArraySpec(space.shape, space.dtype, 0, 1)
+        case spaces.MultiDiscrete():
+            return ArraySpec(space.shape, space.dtype, space.start, space.start + (space.nvec - 1))
+        case AnyText():
+            return StrSpec()
+        case SpecText():
+            return space.spec
+        case SizedSequence():
+            return ListSpec(from_space(space.feature_space), kind=tuple, length=space.length)
+        case spaces.Dict():
+            return DictSpec(fields={key: from_space(one) for key, one in space.spaces.items()})
+        case spaces.Tuple():
+            return TupleSpec(from_space(one) for one in space.spaces)
+        case spaces.Space():
+            return SpaceSpec(space)
+    raise SpecError(f"{space!r} is not a Gymnasium space.")
 
 
 def bridge(spec: Spec, name: str = "value") -> Bridge:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
@@ -21,9 +22,10 @@ _ATTEMPTS = 100
 class DataclassSpec(Spec):
     """A dataclass, given as an instance or as a dict of its fields.
 
-    Fields of plain unbounded types are checked together by exact type; the others, and any that
-    fail, one by one. A dict is checked before the class is made from it, so that `__post_init__`
-    sees only values of the declared types, and runs once.
+    Values that fit unchanged are found by one compiled test of all fields, if each has one (see
+    `exact_test`); otherwise, and where it fails, fields are read one by one. A dict is checked
+    before the class is made from it, so that `__post_init__` sees only values of the declared
+    types, and runs once.
 
     Attributes:
         cls: The dataclass.
@@ -57,23 +59,38 @@ class DataclassSpec(Spec):
         self._known = {**self._taken, **self.derived}
         self._required = [name for name in self._taken if name not in self.optional]
         self.can_sample = all(self._taken[name].can_sample for name in self._required)
-        names = [*self.fields]
-        kinds = {name: spec.exact for name, spec in self.fields.items()}
-        self._all_exact = bool(names) and None not in kinds.values()
-        self._is_exact = _exact_test(kinds) if self._all_exact else _never
+        test = self.fields_test("value")
         self._unsure = _unsure_defaults(cls, self.fields)
-        simple = self._all_exact and not init_only and not self._unsure
-        self._kinds = kinds if simple else None
+        simple = test is not None and not init_only and not self._unsure
+        self._tests = test, _items_test(self.fields) if simple else None
+        self._compile()
+
+    def _compile(self) -> None:
+        of_fields, of_items = self._tests
+        self._is_exact = _never if of_fields is None else _fields_check(of_fields)
+        self._is_exact_dict = _never if of_items is None else _items_check(of_items)
+
+    def __getstate__(self) -> dict[str, Any]:
+        compiled = ("_is_exact", "_is_exact_dict")
+        return {name: one for name, one in vars(self).items() if name not in compiled}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._compile()
+
+    def fields_test(self, value: str) -> str | None:
+        """Return Python source that is true only where every field of an instance is unchanged.
+
+        See `exact_test`; here the class of the value is not tested.
+        """
+        tests = [spec.exact_test(f"{value}.{name}") for name, spec in self.fields.items()]
+        return " and ".join(map(str, tests)) if tests and None not in tests else None
 
     def read(self, value: Any) -> Any:
         """Take an instance, or a dict with exactly its fields."""
         if type(value) is dict:
-            kinds = self._kinds
-            if kinds is None:
+            if not self._is_exact_dict(value):
                 return self._build(value)
-            for name, one in value.items():
-                if kinds.get(name) is not type(one):
-                    return self._build(value)
             try:
                 return self.cls(**value)
             except Exception as error:
@@ -248,19 +265,39 @@ def _unsure_defaults(cls: type, specs: Mapping[str, Spec]) -> dict[str, Spec]:
     return unsure
 
 
-def _exact_test(kinds: Mapping[str, type | None]) -> Callable[[Any], bool]:
-    """Return a function that tests every field's type at once, as a dataclass makes its `__eq__`.
+def _items_test(fields: Mapping[str, Spec]) -> str:
+    """Return Python source that is true where an item of a dict is a field that fits unchanged."""
+    tests = (f"name == {name!r} and {one.exact_test('value')}" for name, one in fields.items())
+    return " or ".join(tests)
 
-    A loop over the fields costs four times as much, on every action passed as an object.
+
+@functools.lru_cache(maxsize=1024)
+def _fields_check(test: str) -> Callable[[Any], bool]:
+    """Compile a test of an instance, as a dataclass makes its `__eq__`.
+
+    A loop over the fields takes four times as long, on every action passed as an object.
     """
-    test = " and ".join(
-        f"type(value.{name}) is {kind.__name__}" for name, kind in kinds.items() if kind
-    )
-    made: Callable[[Any], bool] = eval(f"lambda value: {test}")  # noqa: S307 - names of fields
+    made: Callable[[Any], bool] = eval(f"lambda value: {test}")  # noqa: S307 - names and literals
     return made
 
 
-def _never(value: Any) -> bool:  # noqa: ARG001 - stands in for an exact test
+@functools.lru_cache(maxsize=1024)
+def _items_check(test: str) -> Callable[[dict[Any, Any]], bool]:
+    """Compile a test of all items of a dict."""
+    source = f"""
+def check(given):
+    for name, value in given.items():
+        if not ({test}):
+            return False
+    return True
+"""
+    scope: dict[str, Any] = {}
+    exec(source, scope)  # noqa: S102 - names of fields, and literals of specs
+    made: Callable[[dict[Any, Any]], bool] = scope["check"]
+    return made
+
+
+def _never(value: Any) -> bool:  # noqa: ARG001 - stands in for a test
     return False
 
 

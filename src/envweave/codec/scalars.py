@@ -19,14 +19,25 @@ import msgspec
 import numpy as np
 
 from envweave.codec.arrays import ArraySpec as ArraySpec
-from envweave.codec.bounds import ANY_LENGTH, Length, between, bounded, ends, refuse_empty
-from envweave.codec.spec import Bounds, Mismatch, Spec, short_repr
+from envweave.codec.spec import (
+    ANY_LENGTH,
+    Bounds,
+    Length,
+    Mismatch,
+    Spec,
+    between,
+    bounded,
+    ends,
+    refuse_empty,
+    short_repr,
+)
 from envweave.codec.strings import FORMATS, Pattern
 from envweave.codec.to_builtins import to_plain
 from envweave.errors import DefinitionError, SpecError
 
 _pack = msgspec.msgpack.Encoder().encode
 _ATTEMPTS = 100
+_MAX_TESTED = 16  # with more values, looking one up is faster than comparing
 _TEXT = string.ascii_letters + string.digits + " "
 
 
@@ -76,6 +87,10 @@ class IntSpec(Spec):
             if len(packed) == count and not packed.translate(None, self._bytes):
                 return list(values)
         return super().read_all(values)
+
+    def exact_test(self, value: str) -> str | None:
+        """Test for an int within the bounds."""
+        return None if self.multiple_of else _number_test(value, int, self.low, self.high)
 
     def read(self, value: Any) -> int:
         """Take an int or a numpy integer."""
@@ -138,6 +153,10 @@ class FloatSpec(Spec):
             lowest, highest = ends(low, high, 1000 * multiple_of)
             if math.ceil(lowest / multiple_of) > math.floor(highest / multiple_of):
                 raise DefinitionError(f"No multiple of {multiple_of} is {between(low, high)}.")
+
+    def exact_test(self, value: str) -> str | None:
+        """Test for a float within the bounds."""
+        return None if self.multiple_of else _number_test(value, float, self.low, self.high)
 
     def read(self, value: Any) -> float:
         """Take a float, an int or a numpy number."""
@@ -348,6 +367,14 @@ class EnumSpec(Spec):
         except TypeError:
             return  # an unhashable Enum value; `read` finds it by its plain form
 
+    def exact_test(self, value: str) -> str | None:
+        """Test for one of the values, if they are a few strings or small ints."""
+        kinds = set(map(type, self.values))
+        small = kinds == {int} and all(abs(one) < 2**63 for one in self.values)
+        if len(self.values) > _MAX_TESTED or not (small or kinds == {str}):
+            return None
+        return f"type({value}) is {kinds.pop().__name__} and {value} in {(*self.values,)!r}"
+
     def read(self, value: Any) -> Any:
         """Take exactly one of the values; for an Enum its plain value too."""
         try:
@@ -413,6 +440,16 @@ class InstanceSpec(Spec):
 
     def __repr__(self) -> str:
         return f"InstanceSpec({self.cls.__name__})"
+
+
+def _number_test(value: str, kind: type, low: Any, high: Any) -> str | None:
+    """Test for a number of this type within bounds, if these have literals."""
+    for bound in (low, high):
+        if bound is not None and (type(bound) not in (int, float) or not abs(bound) < 2**63):
+            return None
+    above = "" if low is None else f" and {low!r} <= {value}"
+    below = "" if high is None else f" and {value} <= {high!r}"
+    return f"type({value}) is {kind.__name__}{above}{below}"
 
 
 def is_text(spec: Spec) -> bool:

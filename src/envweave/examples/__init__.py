@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from envweave.examples.tictactoe import TicTacToeEnv as TicTacToeEnv
     from envweave.examples.tictactoe import TicTacToeObservation as TicTacToeObservation
 
-_HOMES = {
+_MODULES = {
     ".envs.gsm8k_env": ["GSM8KAction", "GSM8KChoiceEnv", "GSM8KEnv", "GSM8KObservation"],
     "codefix": ["CodeFixAction", "CodeFixEnv", "CodeFixObservation"],
     "counter": ["CounterAction", "CounterEnv", "CounterObservation"],
@@ -37,15 +37,15 @@ _HOMES = {
     "lineworld": ["LineWorldAction", "LineWorldEnv", "LineWorldObservation"],
     "tictactoe": ["TicTacToeAction", "TicTacToeEnv", "TicTacToeObservation"],
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_OF = {name: home for home, names in _MODULES.items() for name in names}
 
-__all__ = sorted(_HOME_OF)
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'envweave.examples' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_HOME_OF[name]}", "envweave.examples"), name)
+    value = getattr(importlib.import_module(f".{_MODULE_OF[name]}", "envweave.examples"), name)
     globals()[name] = value
     return value
 

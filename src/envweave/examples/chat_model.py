@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Message = dict[str, str]
 """A `role` (`system`, `user` or `assistant`) and the `content`."""
 
-_AGAIN = (408, 429, 500, 502, 503, 504)
+_RETRY_STATUSES = (408, 429, 500, 502, 503, 504)
 _LONGEST_BACKOFF_S = 30.0
 _ADVICE = {
     401: " Pass api_key=…, or set OPENAI_API_KEY.",
@@ -87,7 +87,7 @@ class ChatModel:
         httpx2 = _httpx2()
         for attempt in range(1, self.attempts + 1):
             try:
-                async with self._connected() as client:
+                async with self._open_client() as client:
                     response = await client.post(**self._request(messages))
                 outcome = self._read(response, attempt)
             except httpx2.TransportError as error:
@@ -130,7 +130,7 @@ class ChatModel:
         await self._leave()
 
     @contextlib.asynccontextmanager
-    async def _connected(self) -> AsyncIterator[httpx2.AsyncClient]:
+    async def _open_client(self) -> AsyncIterator[httpx2.AsyncClient]:
         client = self._enter()
         try:
             yield client
@@ -179,11 +179,11 @@ class ChatModel:
         status = response.status_code
         if status == 200:
             return _content(response.content)
-        if status not in _AGAIN or attempt == self.attempts:
+        if status not in _RETRY_STATUSES or attempt == self.attempts:
             message = f"{self.base_url} answered {status}: {_error_message(response)}"
             raise ModelError(message + _ADVICE.get(status, ""))
-        asked_s = _retry_after_s(response.headers.get("Retry-After"))
-        return _backoff_s(attempt) if asked_s is None else min(asked_s, self.timeout_s)
+        retry_after_s = _retry_after_s(response.headers.get("Retry-After"))
+        return _backoff_s(attempt) if retry_after_s is None else min(retry_after_s, self.timeout_s)
 
     def _unreachable(self, error: Exception, attempt: int) -> float:
         """Return how long to wait before the next attempt.
@@ -245,13 +245,13 @@ def _error_message(response: httpx2.Response) -> str:
 def _retry_after_s(header: str | None) -> float | None:
     """Return how long a server asks to wait, in seconds or until a date."""
     try:
-        wanted_s = float(header or "nan")
+        delay_s = float(header or "nan")
     except ValueError:
         try:
-            wanted_s = email.utils.parsedate_to_datetime(header or "").timestamp() - time.time()
+            delay_s = email.utils.parsedate_to_datetime(header or "").timestamp() - time.time()
         except ValueError:
             return None
-    return None if math.isnan(wanted_s) else max(wanted_s, 0.0)
+    return None if math.isnan(delay_s) else max(delay_s, 0.0)
 
 
 def _backoff_s(attempt: int) -> float:

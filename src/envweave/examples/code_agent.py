@@ -21,8 +21,8 @@ from envweave.examples.chat_model import ChatModel, Message, ModelError
 SYSTEM = """You solve tasks by writing Python code.
 
 Answer with one block of code between ```python and ```. It is run, and you see what it printed,
-the value of its last expression, and its error if it has one. Variables last from one block to the
-next. Besides Python's own you can call these, and help(name) tells how:
+the value of its last expression, and its error if it has one. Variables persist from one block to
+the next. Besides Python's own functions you can call these; help(name) shows how:
 
 {tools}
 
@@ -54,9 +54,8 @@ def code_in(text: str) -> str | None:
 
 def shown(observation: ew.CodeObservation) -> str:
     """Return the message for the model about a run."""
-    result = (
-        observation.execution_result
-    )  # only its fields: a client without our classes has no more
+    # Only the fields of the result: a client without our classes has no properties.
+    result = observation.execution_result
     parts = [("Printed", result.stdout), ("Error", stderr_of(result))]
     if result.return_repr is not None:
         parts.insert(1, ("Value", result.return_repr))
@@ -71,11 +70,11 @@ def _cut(text: str) -> str:
     if len(text) <= _SHOWN:
         return text
     half = _SHOWN // 2
-    return f"{text[:half]}\n… {len(text) - _SHOWN} characters left out …\n{text[-half:]}"
+    return f"{text[:half]}\n… {len(text) - _SHOWN} characters omitted …\n{text[-half:]}"
 
 
 class ChatCodeAgent:
-    """Gets the next code from a model. One agent can play any number of episodes at once.
+    """Gets the next code from a model. One agent can play any number of episodes concurrently.
 
     Pass it to `rollout`, or call it with the last result yourself: it returns a `CodeAction`.
 

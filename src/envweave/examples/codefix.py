@@ -94,7 +94,7 @@ class CodeFixAction(ew.Action):
 
 @dataclass
 class CodeFixObservation(ew.Observation):
-    """What the agent reads: the specification, the code with a gap, and an example."""
+    """The specification, the code with a gap, and an example."""
 
     prompt: str
 
@@ -118,8 +118,8 @@ def _spec(rng: random.Random, wanted: Operator, other: Operator, split: str) -> 
     while True:
         frame = rng.randrange(len(_FRAMES))
         i, j = rng.randrange(len(_PHRASES[wanted])), rng.randrange(len(_PHRASES[other]))
-        beside = j if "{other}" in _FRAMES[frame] else frame
-        if ((i + beside) % 4 == 3) == (split == "test"):
+        partner = j if "{other}" in _FRAMES[frame] else frame
+        if ((i + partner) % 4 == 3) == (split == "test"):
             return _FRAMES[frame].format(wanted=_PHRASES[wanted][i], other=_PHRASES[other][j])
 
 
@@ -145,14 +145,14 @@ class CodeFixEnv(ew.Environment):
         self._prompt = ""
         self._operator = ""
 
-    def reset(self, *, task: ew.Task, seed: int | None = None) -> CodeFixObservation:  # noqa: ARG002 - the seed has drawn the task
-        """Show the task's prompt."""
+    def reset(self, *, task: ew.Task, seed: int | None = None) -> CodeFixObservation:  # noqa: ARG002 - it seeds the choice of the task
+        """Return the task's prompt."""
         self._prompt = task.data["prompt"]
         self._operator = task.private["operator"]
         return CodeFixObservation(self._prompt)
 
     def step(self, action: CodeFixAction) -> CodeFixObservation:
-        """Judge the operator, and end the episode."""
+        """Check the operator, and end the episode."""
         is_right = action.operator == self._operator
         return CodeFixObservation(
             self._prompt,

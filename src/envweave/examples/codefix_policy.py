@@ -1,7 +1,7 @@
 """A tiny transformer that reads a prompt and chooses an operator. Needs torch.
 
 Characters are the tokens. A convolution over them, pooled to one vector for eight characters,
-finds pieces of words wherever they stand; a two-layer transformer encoder relates these pieces;
+finds pieces of words at any position; a two-layer transformer encoder relates these pieces;
 their mean gives a score for each operator and the reward to expect.
 """
 

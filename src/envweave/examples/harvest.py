@@ -8,7 +8,7 @@ from typing import Annotated
 
 import envweave as ew
 
-MOST = 5
+MAX_TAKE = 5
 """The most that one agent can take in a round."""
 
 Share = Annotated[float, ew.Bounds(0, 1)]
@@ -18,7 +18,7 @@ Share = Annotated[float, ew.Bounds(0, 1)]
 class HarvestAction(ew.Action):
     """How much to take of the stock."""
 
-    take: Annotated[int, ew.Bounds(0, MOST)]
+    take: Annotated[int, ew.Bounds(0, MAX_TAKE)]
 
 
 @dataclass
@@ -97,12 +97,12 @@ class HarvestEnv(ew.MultiAgentEnvironment):
         is_ruined = self._stock < 1
         is_over = is_ruined or self._rounds >= self.max_rounds
         self._regrow()
-        starving = {agent for agent in taken if self._live(agent, taken[agent])}
+        starving = {agent for agent in taken if self._feed(agent, taken[agent])}
         for agent in starving:
             del self._energy[agent]
-        seen = {}
+        observations = {}
         for agent, amount in taken.items():
-            seen[agent] = observation = self._observe(agent)
+            observations[agent] = observation = self._observe(agent)
             parts = {"harvest": amount}
             if agent in starving:
                 parts["starving"] = -self.cost_of_starving
@@ -116,7 +116,7 @@ class HarvestEnv(ew.MultiAgentEnvironment):
                     "rounds": float(self._rounds),
                     "starved": float(agent in starving),
                 }
-        return seen
+        return observations
 
     @property
     def state(self) -> HarvestState:
@@ -138,7 +138,7 @@ class HarvestEnv(ew.MultiAgentEnvironment):
         room = 1 - self._stock / self.capacity
         self._stock = min(self.capacity, self._stock * (1 + self.growth * weather * room))
 
-    def _live(self, agent: str, taken: float) -> bool:
+    def _feed(self, agent: str, taken: float) -> bool:
         """Feed an agent, and return whether it starves."""
         self._harvested[agent] += taken
         energy = min(self.most_energy, self._energy[agent] + taken) - 1
@@ -146,7 +146,7 @@ class HarvestEnv(ew.MultiAgentEnvironment):
         return energy <= 0
 
     def _observe(self, agent: str) -> HarvestObservation:
-        most_taken = MOST * len(self.possible_agents)
+        most_taken = MAX_TAKE * len(self.possible_agents)
         return HarvestObservation(
             stock=self._stock / self.capacity,
             energy=self._energy.get(agent, 0.0) / self.most_energy,

@@ -58,7 +58,7 @@ def blocks_for(encoding: str | None) -> str:
 
 
 def draw(run_dir: Path, *, compare: Sequence[Path] = ()) -> Path:
-    """Draw the log of a run as `metrics.png` beside it, and return its path.
+    """Draw the log of a run as `metrics.png` in its folder, and return the path.
 
     Args:
         run_dir: The run's directory.
@@ -203,8 +203,8 @@ def _title(run: RunHistory) -> str:
     return f"{run.title}: success {', '.join(reached)}"
 
 
-def _setting(run: RunHistory, beside: RunHistory | None = None) -> str:
-    """The settings of a run, or those in which it differs from the one `beside` it."""
+def _setting(run: RunHistory, other: RunHistory | None = None) -> str:
+    """Return the settings of a run, or those in which it differs from `other`."""
     names = {
         "seed": "seed",
         "num_envs": "environments",
@@ -216,7 +216,7 @@ def _setting(run: RunHistory, beside: RunHistory | None = None) -> str:
         parts.append("reward's sign flipped")
     for name, label in names.items():
         value = run.settings.get(name)
-        if value is not None and (beside is None or beside.settings.get(name) != value):
+        if value is not None and (other is None or other.settings.get(name) != value):
             parts.append(f"{label} {value}")
     return ",  ".join(parts) or "another run"
 

@@ -14,7 +14,7 @@ import envweave as ew
 
 METRICS = "metrics.jsonl"
 
-MAY_CHANGE = {
+CHANGEABLE = {
     "backend",
     "docker_image",
     "env_backend",
@@ -30,7 +30,7 @@ class RunLog:
     """Appends one JSON object per line, with its `type` and `time_s`, seconds since the start.
 
     The first line has the type `run` and the settings. Every line is flushed before the next one
-    is begun, so an interrupted or killed run keeps all it has written.
+    is started, so an interrupted or killed run keeps everything written so far.
 
     A resumed run keeps the first `keep_lines` lines, those that were there when its checkpoint was
     written, and drops the later ones, so that its log equals that of an uninterrupted run.
@@ -73,13 +73,13 @@ class RunLog:
 
 
 def replace_file(path: Path, write: Callable[[Path], Any]) -> None:
-    """Replace a file atomically: let `write` fill a file beside `path`, then rename it."""
-    beside = path.with_name(f".{path.name}.new")
+    """Replace a file atomically: let `write` fill a temporary file, then rename it."""
+    temporary = path.with_name(f".{path.name}.new")
     try:
-        write(beside)
-        beside.replace(path)
+        write(temporary)
+        temporary.replace(path)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -120,7 +120,7 @@ def claim_run_dir(run_dir: Path) -> Path:
     if not is_free:
         raise ew.errors.OptionError(
             f"The run directory {str(run_dir)!r} is not empty, and runs are never overwritten. "
-            "Choose another --run-dir, or leave it out for a fresh name under runs/."
+            "Choose another --run-dir, or omit it for a fresh name under runs/."
         )
     return run_dir
 
@@ -238,7 +238,7 @@ def _check_resumable(
         return
     logged = json.loads(lines[0])
     for name, value in settings.items():
-        if name not in MAY_CHANGE and logged.get(name) != value:
+        if name not in CHANGEABLE and logged.get(name) != value:
             raise ew.errors.OptionError(
                 f"The run in {str(run_dir)!r} has {name}={logged.get(name)!r}, not {value!r}. "
                 "Resume it with the options it was started with, or choose another --run-dir."

@@ -194,7 +194,7 @@ class TinkerPolicy:
         return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
 
     def _datum(self, completion: Completion, advantage: float) -> Any:
-        """The training example of one completion: tokens shifted by one, zeros for the prompt."""
+        """Return the training example of a completion: shifted tokens, zeros for the prompt."""
         types = self._sdk.types
         whole = [*completion.prompt, *completion.tokens]
         zeros = [0.0] * (len(completion.prompt) - 1)
@@ -295,7 +295,7 @@ class TinkerPolicy:
 
 
 class _LastWarning(logging.Handler):
-    """Remembers the last warning of the SDK, which says why it waits."""
+    """Keeps the last warning of the SDK, which says why it waits."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

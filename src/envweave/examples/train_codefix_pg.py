@@ -19,13 +19,14 @@ import numpy as np
 
 import envweave as ew
 from envweave.examples.codefix import OPERATORS
-from envweave.examples.evaluation import Policy, evaluate
 from envweave.examples.run_log import RunLog, replace_file
 from envweave.examples.training import (
     RECENT,
+    Policy,
     ShowProgress,
     TrainingConfig,
     TrainingInterrupted,
+    evaluate,
     positive_float,
     positive_int,
     run_program,

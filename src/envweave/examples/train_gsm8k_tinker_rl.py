@@ -161,13 +161,13 @@ def train(config: GSM8KConfig, show: ShowProgress | None = None) -> Path:
             with RunLog(run_dir, settings, keep_lines=checkpoint.log_lines) as log:
                 run = _TinkerTraining(config, pool, policy, log, checkpoint)
                 try:
-                    run.go(show)
+                    run.run(show)
                 except KeyboardInterrupt:
                     log.write("interrupted", episodes=run.finished)
                     raise TrainingInterrupted(run_dir, run.finished, can_resume=True) from None
                 except (ew.errors.ServerError, ew.errors.RolloutFailedError) as error:
                     raise type(error)(
-                        f"{error} What was learnt up to the last checkpoint is kept; continue with "
+                        f"{error} The weights of the last checkpoint are kept; continue with "
                         f"the same options and: --run-dir {run_dir} --resume"
                     ) from error
     return run_dir
@@ -202,11 +202,11 @@ def _settings(config: GSM8KConfig, policy: TinkerPolicy, dataset: str) -> dict[s
 
 @dataclass(frozen=True, kw_only=True)
 class _Checkpoint:
-    """Where a run can be taken up.
+    """Where a run can be resumed.
 
     Attributes:
         state: Tinker's path of the weights and the optimizer's state; `None` at the beginning.
-        batches: How many batches were played.
+        batches: The number of batches played.
         steps: How many optimizer steps were taken.
         log_lines: How many lines the log had.
     """
@@ -218,7 +218,7 @@ class _Checkpoint:
 
     @classmethod
     def read(cls, config: GSM8KConfig) -> _Checkpoint:
-        """Return the last one of the run that is to be resumed, or the beginning."""
+        """Return the last checkpoint of the run to resume, or the beginning."""
         path = None if config.run_dir is None else config.run_dir / CHECKPOINT
         if not config.resume or path is None or not path.is_file():
             return cls()
@@ -227,7 +227,7 @@ class _Checkpoint:
 
 @final
 class _TinkerTraining:
-    """A run under way. What is played depends on the seed and the number of the batch alone."""
+    """A training run. Episodes depend only on the seed and the number of the batch."""
 
     def __init__(
         self,
@@ -246,7 +246,7 @@ class _TinkerTraining:
             if line["type"] == "episode":
                 self._count(line["return"], line["success"])
 
-    def go(self, show: ShowProgress | None) -> None:
+    def run(self, show: ShowProgress | None) -> None:
         """Evaluate, train and evaluate again."""
         if not self._batches:
             self._evaluate("base")
@@ -282,7 +282,7 @@ class _TinkerTraining:
         return [list(group) for _, group in itertools.groupby(episodes, lambda e: e.group)]
 
     def _task_id(self, index: int) -> str:
-        """The training question at an index of an endless sequence, reshuffled each epoch."""
+        """Return the training question at an index of an endless, reshuffled sequence."""
         assert self._pool.tasks is not None
         count = self._pool.tasks.length("train")
         assert count is not None

@@ -70,7 +70,7 @@ def bind_wait_for_ready(provider: ContainerProvider) -> Callable[[str, float], N
 
 
 class WatchedProvider(ContainerProvider):
-    """A provider that can tell whether its server is still alive, and whose server has a token.
+    """A provider that knows whether its server is alive, and whose server has a token.
 
     A client that has lost its connection calls `why_gone`: so it does not wait for a server that
     is gone, and can report why.

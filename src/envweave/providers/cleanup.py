@@ -56,7 +56,7 @@ class Owner:
     @classmethod
     def here(cls) -> Owner:
         """Return this process."""
-        return cls(_mark_of(os.getpid()), _boot(), _machine())
+        return cls(_get_mark(os.getpid()), _boot(), _machine())
 
     @classmethod
     def of(cls, labels: Mapping[str, str]) -> Owner:
@@ -90,12 +90,12 @@ def remove_leftovers(containers: Containers) -> int:
 
 
 @functools.lru_cache(maxsize=1)  # by the id, which a fork changes
-def _mark_of(pid: int) -> str:
+def _get_mark(pid: int) -> str:
     if _IS_LINUX:
         from envweave.sandbox.host.cleanup import mark
 
         return mark()
-    return f"{pid} {_start_of(pid) or ''}"
+    return f"{pid} {_get_start(pid) or ''}"
 
 
 def _has_ended(mark: str) -> bool:
@@ -104,7 +104,7 @@ def _has_ended(mark: str) -> bool:
 
         return is_stale(f"{mark}-container") and not _is_hidden(int(mark.split("-")[2]))
     pid, _, start = mark.partition(" ")
-    found = _start_of(int(pid)) if pid.isdigit() and start else None
+    found = _get_start(int(pid)) if pid.isdigit() and start else None
     return found is not None and found != start
 
 
@@ -121,23 +121,23 @@ def _is_hidden(pid: int) -> bool:
     return False
 
 
-def _start_of(pid: int) -> str | None:
+def _get_start(pid: int) -> str | None:
     """Return when a process started: empty if there is none, `None` if unknown."""
-    return _output_of("ps", "-o", "lstart=", "-p", str(pid))
+    return _run("ps", "-o", "lstart=", "-p", str(pid))
 
 
 @functools.cache
 def _boot() -> str:
     if _IS_LINUX:
         return _read("/proc/sys/kernel/random/boot_id")
-    return _output_of("sysctl", "-n", "kern.bootsessionuuid") or ""
+    return _run("sysctl", "-n", "kern.bootsessionuuid") or ""
 
 
 @functools.cache
 def _machine() -> str:
     if _IS_LINUX:
         return _read("/etc/machine-id")
-    return _output_of("sysctl", "-n", "kern.uuid") or ""
+    return _run("sysctl", "-n", "kern.uuid") or ""
 
 
 def _read(path: str) -> str:
@@ -147,7 +147,7 @@ def _read(path: str) -> str:
         return ""
 
 
-def _output_of(*command: str) -> str | None:
+def _run(*command: str) -> str | None:
     try:
         done = subprocess.run(  # noqa: S603 - system programs with fixed arguments
             command, capture_output=True, text=True, timeout=5, check=False

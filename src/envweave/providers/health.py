@@ -18,7 +18,7 @@ _MAX_RESPONSE = 1 << 16
 def answers_health(base_url: str, timeout_s: float) -> bool:
     """Whether the server at `base_url` reports within `timeout_s` that it is healthy."""
     try:
-        connection = _connected(base_url, timeout_s)
+        connection = _connect(base_url, timeout_s)
     except OSError:
         return False
     try:
@@ -32,7 +32,7 @@ def answers_health(base_url: str, timeout_s: float) -> bool:
     return response.status == 200
 
 
-def _connected(base_url: str, timeout_s: float) -> http.client.HTTPConnection:
+def _connect(base_url: str, timeout_s: float) -> http.client.HTTPConnection:
     parts = urlsplit(base_url)
     if parts.scheme != "unix":
         connection = http.client.HTTPConnection(

@@ -18,7 +18,7 @@ from envweave.registry.registry import LOCAL
 _REMEDY = "HTTP needs an importable definition; put it in a module, or use backend='process'."
 
 
-def served_as(spec: EnvSpec, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def server_config(spec: EnvSpec, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON configuration by which a server process makes the environment.
 
     Raises:

@@ -141,7 +141,7 @@ def ensure_installed(
     if interpreter.python == sys.executable and package.module in sys.modules:
         raise InstallError(
             f"{env_id!r} {state}, and the module {package.module!r} is imported already. Start a "
-            "new Python to use another version, or run it beside this one with venv='auto'."
+            "new Python to use another version, or run it in a separate one with venv='auto'."
         )
     files = package.locate()
     command = shlex.join(interpreter.install_command(*files.requirements()))
@@ -269,7 +269,7 @@ def import_folder() -> Path:
     """Return a folder that contains this envweave and nothing else.
 
     On the path of another interpreter it makes envweave importable there, with its entry points,
-    but without the packages that are installed beside it here.
+    but without the packages that are installed with it here.
     """
     spec = importlib.util.find_spec("envweave")
     assert spec is not None

@@ -22,7 +22,7 @@ from envweave.errors import CallOrderError, DefinitionError, StartupError
 from envweave.lifetime import AtExit, CloseGuard, OwnerProcess
 from envweave.providers.base import WatchedProvider
 from envweave.providers.child_main import BOOT
-from envweave.providers.import_paths import served_as
+from envweave.providers.import_paths import server_config
 from envweave.registry import EnvSpec
 from envweave.registry.registry import LOCAL
 from envweave.wire.faults import INTERNAL, error_of
@@ -80,7 +80,7 @@ class ServerProcess:
             os.close(life_r)
         self._ready_fd, self._life_fd = ready_r, life_w
         self._is_ready = False
-        self._printed = _Printed(self._process)
+        self._printed = _StderrReader(self._process)
         self._exit_thread = threading.Thread(
             target=self._wait_for_exit, name=f"envweave server {self.pid} exit", daemon=True
         )
@@ -136,16 +136,16 @@ class ServerProcess:
         while not line.endswith(b"\n"):
             left_s = ends_s - time.monotonic()
             if left_s <= 0 or not select.select([self._ready_fd], [], [], left_s)[0]:
-                raise self._failed(f"did not answer within {timeout_s:g} s")
+                raise self._startup_error(f"did not answer within {timeout_s:g} s")
             chunk = os.read(self._ready_fd, 65536)
             if not chunk:
-                raise self._failed(f"exited {self._exit_status()}")
+                raise self._startup_error(f"exited {self._exit_status()}")
             line += chunk
         report = json.loads(line)
         if "fault" in report:
             fault = WireFault(**report["fault"])
             if fault.code == INTERNAL.code:
-                raise self._failed(f"could not start: {fault.message}")
+                raise self._startup_error(f"could not start: {fault.message}")
             raise error_of(fault)
         self._is_ready = True
 
@@ -156,7 +156,7 @@ class ServerProcess:
             return "without a reason"
         return f"with code {code}" if code >= 0 else f"by {_signal_name(-code)}"
 
-    def _failed(self, how: str) -> StartupError:
+    def _startup_error(self, how: str) -> StartupError:
         last = self._printed.last_lines()
         shown = f" Its last lines:\n{last}" if last else " It printed nothing."
         return StartupError(f"The server process for {self._name!r} {how}.{shown}")
@@ -191,7 +191,7 @@ def _signal_name(number: int) -> str:
 
 
 @final
-class _Printed:
+class _StderrReader:
     """Copies a process's stderr to ours, and keeps the last lines.
 
     A full pipe would block the process, so a thread reads it until the process ends.
@@ -303,7 +303,7 @@ class SubprocessProvider(WatchedProvider):
                 f"{image!r} is registered in this process only. Pass 'pkg://module:attribute', or "
                 "use make(…, backend='http')."
             )
-        return self._start(served_as(EnvSpec(image, ""), kwargs), port, env_vars or {})
+        return self._start(server_config(EnvSpec(image, ""), kwargs), port, env_vars or {})
 
     def start(self, spec: EnvSpec, kwargs: Mapping[str, Any]) -> str:
         """Start a server for a spec, and return its base URL when it accepts calls.
@@ -316,7 +316,7 @@ class SubprocessProvider(WatchedProvider):
         """
         self._refuse_second()
         try:
-            base_url = self._start(served_as(spec, kwargs), None, {})
+            base_url = self._start(server_config(spec, kwargs), None, {})
             self.wait_for_ready(base_url, START_S)
         except BaseException:
             self.stop_container()

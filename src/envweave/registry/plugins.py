@@ -18,7 +18,7 @@ ENVS, RESOLVERS, BACKENDS = "envweave.envs", "envweave.resolvers", "envweave.bac
 
 
 @functools.cache
-def _announced(group: str) -> dict[str, EntryPoint]:
+def _find_entry_points(group: str) -> dict[str, EntryPoint]:
     from importlib.metadata import entry_points
 
     # If two packages have the same name, the first on the path wins, as with imports.
@@ -27,12 +27,12 @@ def _announced(group: str) -> dict[str, EntryPoint]:
 
 def plugin_names(group: str) -> list[str]:
     """Return the entry point names of a group, sorted."""
-    return sorted(_announced(group))
+    return sorted(_find_entry_points(group))
 
 
 def plugin_target(group: str, name: str) -> str | None:
     """Return the target of a plug-in, as `"module:attribute"`, without importing it."""
-    point = _announced(group).get(name)
+    point = _find_entry_points(group).get(name)
     return None if point is None else point.value
 
 
@@ -43,7 +43,7 @@ def load_plugin(group: str, name: str) -> Any:
         LookupError: No package has it.
         PluginError: Importing it failed; the message names the plug-in, its package and why.
     """
-    point = _announced(group)[name]
+    point = _find_entry_points(group)[name]
     try:
         return load_path(point.value)
     except PluginError as error:

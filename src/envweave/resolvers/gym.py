@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from envweave.codec.spaces import gymnasium_module
+from envweave.adapters.gymnasium import gymnasium_module
 from envweave.errors import (
     EnvIdError,
     EnvNotFoundError,
@@ -55,7 +55,7 @@ def make_environment(gym_id: str, **keywords: Any) -> Any:
         # The session checks return values already; checking twice would slow down every step.
         return gymnasium.make(gym_id, **{"disable_env_checker": True, **keywords})
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
-        raise _missing(gym_id, error) from error
+        raise _missing_package_error(gym_id, error) from error
 
 
 def make_batch(
@@ -105,14 +105,14 @@ def make_batch(
             **keywords,
         )
     except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
-        raise _missing(gym_id, error) from error
+        raise _missing_package_error(gym_id, error) from error
     except gymnasium.error.Error as error:
         raise OptionError(
             f"vectorization_mode={mode!r} cannot be honored by 'gym://{gym_id}': {error}"
         ) from error
 
 
-def _missing(gym_id: str, error: Exception) -> MissingExtraError:
+def _missing_package_error(gym_id: str, error: Exception) -> MissingExtraError:
     return MissingExtraError(f"'gym://{gym_id}' needs a package that is not installed: {error}")
 
 

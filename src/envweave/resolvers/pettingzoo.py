@@ -32,7 +32,7 @@ def resolve(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resol
         EnvIdError: The part after the `?` is invalid.
     """
     name, _, query = rest.partition("?")
-    _forms_of(name)
+    _find_forms(name)
     chosen = dict(parse_qsl(query, keep_blank_values=True))
     if query and (set(chosen) != {"api"} or chosen["api"] not in _FORMS):
         raise EnvIdError(
@@ -55,7 +55,7 @@ def make_environment(name: str, api: str | None = None, **keywords: Any) -> Any:
         MissingExtraError: It needs a package that is not installed.
     """
     pettingzoo = pettingzoo_module()
-    forms = _forms_of(name)
+    forms = _find_forms(name)
     api = forms[0] if api is None else api
     if api not in forms:
         raise OptionError(
@@ -71,7 +71,7 @@ def make_environment(name: str, api: str | None = None, **keywords: Any) -> Any:
         ) from error
 
 
-def _forms_of(name: str) -> list[str]:
+def _find_forms(name: str) -> list[str]:
     """Return the APIs in which PettingZoo has an environment, the parallel one first."""
     pettingzoo = pettingzoo_module()
     if not hasattr(pettingzoo, "aec_registry"):

@@ -128,7 +128,7 @@ class HubPackage(PackageSource):
         index = details.get("install_index_url") or details.get("simple_index_url")
         files = self._in_index(index) if index else None
         if files is None and details.get("wheel_url"):
-            files = HubFiles(self, _checked(details["wheel_url"]))
+            files = HubFiles(self, _check_url(details["wheel_url"]))
         if files is None:
             private = " It is private." if details.get("visibility") == "PRIVATE" else ""
             raise InstallError(
@@ -143,12 +143,12 @@ class HubPackage(PackageSource):
         return dataclasses.replace(
             files,
             sha256=files.sha256 or hub.checksum(self),
-            url_dependencies=tuple(_checked_dependency(str(one)) for one in others),
+            url_dependencies=tuple(_check_dependency(str(one)) for one in others),
         )
 
     def _in_index(self, index: str) -> HubFiles | None:
         """Return the wheel that a PEP 503 index lists, preferably one for any platform."""
-        page_url = _checked(f"{str(index).rstrip('/')}/{self.name}/")
+        page_url = _check_url(f"{str(index).rstrip('/')}/{self.name}/")
         with _client() as client:
             response = client.get(page_url, headers={"Accept": "text/html"})
         if response.status_code != 200:
@@ -161,7 +161,7 @@ class HubPackage(PackageSource):
             sha256 = fragment.removeprefix("sha256=") if "sha256=" in fragment else ""
             files = HubFiles(self, url, sha256.lower())
             if self._is_in(files.filename):
-                _checked(url)
+                _check_url(url)
                 wheels.append(files)
         return min(wheels, key=lambda one: not one.filename.endswith("-none-any.whl"), default=None)
 
@@ -228,7 +228,7 @@ class Hub:
         config = _read_config()
         given = os.environ.get("PRIME_API_BASE_URL") or os.environ.get("PRIME_BASE_URL")
         base_url = str(given or config.get("base_url") or PUBLIC_API)
-        self._base_url = _checked(base_url.rstrip("/").removesuffix("/api/v1"))
+        self._base_url = _check_url(base_url.rstrip("/").removesuffix("/api/v1"))
         self._key = str(os.environ.get("PRIME_API_KEY") or config.get("api_key") or "").strip()
         if not (self._key.isascii() and self._key.isprintable()):
             # Checked here, because an error of httpx2 would show the key.
@@ -323,10 +323,12 @@ class Hub:
 
     def _refusal(self, status: int, what: str) -> Exception:
         if status in (401, 403):
-            wrong = "Your API key is not accepted" if self._key else "It wants an API key"
+            wrong = "Your API key is not accepted" if self._key else "It requires an API key"
             return AccessError(f"{what} {wrong}: set PRIME_API_KEY, or run `prime login`.")
         if status == 402:
-            return AccessError(f"{what} It wants a payment: see the billing page of your account.")
+            return AccessError(
+                f"{what} It requires a payment: see the billing page of your account."
+            )
         if status == 422:
             return EnvIdError(f"{what} Write the ID as prime://owner/name@version.")
         return ServerError(f"{what} Try again later; `prime env info` shows whether it is the Hub.")
@@ -354,7 +356,7 @@ def _client() -> Iterator[Any]:
         raise MissingExtraError.for_extra("The Prime Hub needs httpx2.", "prime") from error
 
     def check(request: httpx2.Request) -> None:
-        _checked(str(request.url))
+        _check_url(str(request.url))
 
     try:
         with httpx2.Client(
@@ -378,7 +380,7 @@ def _tls(create: Callable[[], Any]) -> Any:
     return create()  # it reads all certificates, which takes longer than a call
 
 
-def _checked(url: Any) -> str:
+def _check_url(url: Any) -> str:
     """Check that a URL is https, or http on this machine, and printable.
 
     Raises:
@@ -398,12 +400,12 @@ def _checked(url: Any) -> str:
     )
 
 
-def _checked_dependency(dependency: str) -> str:
+def _check_dependency(dependency: str) -> str:
     try:
         url = Requirement(dependency).url or ""
     except InvalidRequirement:
         url = dependency
-    _checked(url.removeprefix("git+"))
+    _check_url(url.removeprefix("git+"))
     return dependency
 
 

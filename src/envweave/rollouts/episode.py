@@ -28,7 +28,7 @@ Agent: TypeAlias = Callable[[StepResult[Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An action, with data to record beside it.
+    """An action, with data to record.
 
     An agent may return one instead of an action. The environment only gets the action.
 
@@ -84,7 +84,7 @@ async def play(slot: PoolSlot, agent: Agent, attempt: EpisodeAttempt) -> Episode
     recorder.begin(result)
     while not result.done:
         decision = await _decide(agent, result, attempt)
-        kept = Decision(_kept(decision.action), decision.extra)  # agents may reuse a buffer
+        kept = Decision(_copy_action(decision.action), decision.extra)  # agents may reuse a buffer
         try:
             after = await slot.step(decision.action)
         except REFUSALS as error:
@@ -103,7 +103,7 @@ async def play(slot: PoolSlot, agent: Agent, attempt: EpisodeAttempt) -> Episode
     return recorder.end(result.end)
 
 
-def _kept(action: Any) -> Any:
+def _copy_action(action: Any) -> Any:
     try:
         return snapshot(action)
     except BadReturnError:
@@ -204,7 +204,7 @@ class EpisodeRecorder:
             _add(self._parts, after.reward_parts)
             self._metrics = after.metrics or self._metrics
         else:
-            self._note_agents(after)
+            self._add_agents(after)
 
     def _mask(self, seen: StepResult[Any]) -> Any:
         if self._agents is None:
@@ -212,7 +212,7 @@ class EpisodeRecorder:
         masks = {need.agent_id: need.action_mask for need in seen.needs}
         return masks if any(mask is not None for mask in masks.values()) else None
 
-    def _note_agents(self, after: StepResult[Any]) -> None:
+    def _add_agents(self, after: StepResult[Any]) -> None:
         for agent, reward in after.reward.items():
             self._total.setdefault(agent, None)
             if reward is not None:

@@ -17,12 +17,12 @@ from envweave.api.options import (
     backend_module,
     choose_backend,
     constructor_keywords,
-    explains_collisions,
+    explain_collisions,
     recipe,
     refuse_one_object,
     seconds,
     whole_number,
-    with_registered_place,
+    with_registered_server,
 )
 from envweave.api.packages import prepare_packages
 from envweave.codec import Spec
@@ -141,7 +141,7 @@ class Pool:
         self._is_closed = False
         self._unclosed = CloseGuard(
             self,
-            lambda: None,  # its environments have guards of their own
+            lambda: None,  # its environments have their own guards
             f"A pool of {self.size} environments of {env_id!r} was dropped without close(). Use it "
             "in an `async with` block, or await its close().",
             at_exit=AtExit.NOTHING,
@@ -299,7 +299,7 @@ class Pool:
         return f"Pool({self.id!r}, size={self.size})"
 
 
-@explains_collisions
+@explain_collisions
 def pool(
     env: Any,
     *,
@@ -368,7 +368,7 @@ def pool(
     remote = Remote(
         base_url, token, encoding, provider, docker_image, isolation, read_wait_s(wait_s) or None
     )
-    remote = with_registered_place(spec, backend, remote)
+    remote = with_registered_server(spec, backend, remote)
     backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
     module = backend_module(chosen)

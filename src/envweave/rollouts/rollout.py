@@ -127,9 +127,9 @@ class Rollout:
     async def _episodes(self) -> AsyncGenerator[Episode, None]:
         self._begin()
         if not self._is_over:
-            wanted = self._options.progress
-            stream = None if wanted is False else sys.stderr
-            with show_progress("rollout", self.total, stream, lines=bool(wanted)) as show:
+            progress = self._options.progress
+            stream = None if progress is False else sys.stderr
+            with show_progress("rollout", self.total, stream, lines=bool(progress)) as show:
                 self._conductor = asyncio.create_task(self._conduct(show))
                 self._conductor.add_done_callback(lambda _: self._changed.set())
                 try:
@@ -323,7 +323,7 @@ def rollout(
         agent: Takes the last result and returns the next action, at once or as a coroutine. With
             several agents, it returns a dict with an action for exactly those in
             `result.needs`; while a tool call is open, its `ToolResult`. It may return a
-            `Decision`, to record data beside the action. A plain function runs on the loop's
+            `Decision`, to record data with the action. A plain function runs on the loop's
             thread and blocks all other episodes meanwhile. The episodes keep the results that
             it gets, so it must not change them.
         tasks: What the episodes are about: tasks or their ids, taken one by one as they are

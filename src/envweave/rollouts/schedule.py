@@ -95,14 +95,14 @@ class RolloutSchedule:
         on which worker plays it, or when.
         """
         groups = None if self.episodes is None else self.episodes // self.group_size
-        for group, one in enumerate(itertools.islice(self._given(), groups)):
+        for group, one in enumerate(itertools.islice(self._requested(), groups)):
             base = None if self.seed is None else episode_seed(self.seed, group + 1)
-            task = _find(one, base, known, is_given=self.tasks is not None)
+            task = _find_task(one, base, known, is_given=self.tasks is not None)
             for member in range(self.group_size):
                 own = base if base is None or self.share_seed else episode_seed(base, member + 1)
                 yield EpisodeJob(group, member, task, own)
 
-    def _given(self) -> Iterable[Any]:
+    def _requested(self) -> Iterable[Any]:
         """Return the requested tasks; those of a server are not fetched yet."""
         tasks = self.tasks
         if tasks is None:
@@ -183,7 +183,7 @@ def _check_tasks(interface: Interface, tasks: Any) -> None:
         )
 
 
-def _find(
+def _find_task(
     one: Any, seed: int | None, known: Tasks | None, *, is_given: bool
 ) -> Task | RemoteTask | None:
     reader = None if known is None else known.reader

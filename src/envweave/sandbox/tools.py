@@ -8,134 +8,18 @@ traceback.
 from __future__ import annotations
 
 import builtins
-import dataclasses
-import enum
 import functools
 import inspect
 import keyword
-import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-import msgspec
-
-from envweave.errors import OptionError, suggest
+from envweave.codec import AnySpec, Mismatch, Spec, spec_from_hint
+from envweave.codec.containers import can_be_plain
+from envweave.errors import DefinitionError, OptionError, suggest
 from envweave.sandbox.processes.async_bridge import ToolLoop
 from envweave.sandbox.protocol.messages import ToolSignature
-
-_SCALARS = (bool, int, float, str, bytes, type(None))
-_CONTAINERS = (list, tuple, set, frozenset, dict)
-
-
-def reader_of(hint: Any) -> Callable[[Any], Any] | None:
-    """Return a function that checks an argument against a hint and converts it.
-
-    Returns:
-        It raises `msgspec.ValidationError`; `None` if there is nothing to check.
-    """
-    if hint is Any or hint is object or not _is_supported(hint, set()):
-        return None
-    # Otherwise text would be decoded as base64 where bytes are expected.
-    read = functools.partial(msgspec.convert, type=hint, strict=True, builtin_types=(bytes,))
-    try:
-        msgspec.msgpack.Decoder(hint)
-    except Exception:  # noqa: BLE001 - such as an ambiguous union
-        return None
-    return functools.partial(_read_strictly, hint, read) if _has_fields(hint, set()) else read
-
-
-def _read_strictly(hint: Any, read: Callable[[Any], Any], value: Any) -> Any:
-    """Read a value whose type has fields; `msgspec` would ignore unknown ones."""
-    converted = read(value)
-    _refuse_unknown(hint, value, "$")
-    return converted
-
-
-def _is_supported(hint: Any, seen: set[Any]) -> bool:
-    if hint is Any or hint in _SCALARS or hint in _CONTAINERS:
-        return True
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Literal:
-        return True
-    if origin is typing.Annotated:
-        return _is_supported(parts[0], seen)
-    if origin in (typing.Union, types.UnionType) or origin in _CONTAINERS:
-        return all(part is Ellipsis or _is_supported(part, seen) for part in parts)
-    if not isinstance(hint, type):
-        return False
-    if issubclass(hint, enum.Enum):
-        return True
-    if not _is_record(hint):
-        return False
-    if hint in seen:
-        return True
-    seen.add(hint)
-    return all(_is_supported(field, seen) for field in _fields(hint).values())
-
-
-def _is_record(hint: type) -> bool:
-    return dataclasses.is_dataclass(hint) or typing.is_typeddict(hint)
-
-
-def _fields(record: type) -> Mapping[str, Any]:
-    try:
-        hints = typing.get_type_hints(record, include_extras=True)
-    except Exception:  # noqa: BLE001 - evaluating an author's annotations may do anything
-        return {"": None, "?": NotImplemented}  # not supported
-    if dataclasses.is_dataclass(record):
-        names = {field.name for field in dataclasses.fields(record) if field.init}
-        return {name: hint for name, hint in hints.items() if name in names}
-    return {name: _required(hint) for name, hint in hints.items()}
-
-
-def _required(hint: Any) -> Any:
-    if typing.get_origin(hint) in (typing.Required, typing.NotRequired):
-        return typing.get_args(hint)[0]
-    return hint
-
-
-def _has_fields(hint: Any, seen: set[Any]) -> bool:
-    if isinstance(hint, type) and _is_record(hint):
-        return True
-    return any(_has_fields(part, seen) for part in typing.get_args(hint))
-
-
-def _refuse_unknown(hint: Any, value: Any, path: str) -> None:
-    """Refuse unknown keys in this value and below. The value is valid otherwise."""
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        _refuse_unknown(parts[0], value, path)
-    elif origin in (typing.Union, types.UnionType):
-        # At most one alternative has fields: `msgspec` refuses a union of two.
-        for part in parts:
-            if isinstance(part, type) and _is_record(part) and not isinstance(value, dict):
-                continue
-            if _fits_shape(part, value):
-                _refuse_unknown(part, value, path)
-    elif origin is dict and isinstance(value, dict):
-        for key, each in value.items():
-            _refuse_unknown(parts[1], each, f"{path}[{key!r}]")
-    elif origin in _CONTAINERS:
-        kinds = parts if origin is tuple and Ellipsis not in parts else (parts[0],) * len(value)
-        for index, (kind, each) in enumerate(zip(kinds, value, strict=False)):
-            _refuse_unknown(kind, each, f"{path}[{index}]")
-    elif isinstance(hint, type) and _is_record(hint) and isinstance(value, dict):
-        fields = _fields(hint)
-        for key, each in value.items():
-            if key not in fields:
-                raise msgspec.ValidationError(
-                    f"`{hint.__name__}` has no field {key!r} - at `{path}`"
-                )
-            _refuse_unknown(fields[key], each, f"{path}.{key}")
-
-
-def _fits_shape(hint: Any, value: Any) -> bool:
-    origin = typing.get_origin(hint) or hint
-    if origin is dict or (isinstance(origin, type) and _is_record(origin)):
-        return isinstance(value, dict)
-    return origin in _CONTAINERS and isinstance(value, list | tuple | set | frozenset)
-
 
 TEXT_LIMIT = 4096
 """How many characters of an error are returned to the code."""
@@ -161,7 +45,7 @@ class SandboxTool:
     __slots__ = (
         "_min_args",
         "_parameters",
-        "_readers",
+        "_specs",
         "function",
         "is_async",
         "name",
@@ -176,7 +60,7 @@ class SandboxTool:
         self.signature = ToolSignature(
             name, _shown(self._parameters), inspect.getdoc(function) or ""
         )
-        self._readers: tuple[tuple[str, Callable[[Any], Any] | None], ...] | None = None
+        self._specs: tuple[tuple[str, Spec | None], ...] | None = None
         self._min_args = 0
         if self._parameters is not None:
             self._prepare(self._parameters, _hints(function))
@@ -184,11 +68,9 @@ class SandboxTool:
     def _prepare(self, signature: inspect.Signature, hints: Mapping[str, Any]) -> None:
         """Prepare the fast path for calls with positional arguments only."""
         parameters = signature.parameters.values()
-        readers = {
-            each.name: reader_of(hints[each.name]) for each in parameters if each.name in hints
-        }
+        specs = {each.name: _spec(hints[each.name]) for each in parameters if each.name in hints}
         self._parameters = signature.replace(
-            parameters=[each.replace(annotation=readers.get(each.name)) for each in parameters],
+            parameters=[each.replace(annotation=specs.get(each.name)) for each in parameters],
         )
         plain = [each for each in parameters if each.kind in _POSITIONAL]
         needs_keyword = any(
@@ -197,7 +79,7 @@ class SandboxTool:
         if needs_keyword or not plain:
             return
         self._min_args = sum(each.default is each.empty for each in plain)
-        self._readers = tuple((each.name, readers.get(each.name)) for each in plain)
+        self._specs = tuple((each.name, specs.get(each.name)) for each in plain)
 
     def bind(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -207,11 +89,11 @@ class SandboxTool:
         Raises:
             ArgumentsError: They do not fit its signature or its type hints.
         """
-        readers = self._readers
-        if readers is not None and not kwargs and self._min_args <= len(args) <= len(readers):
+        specs = self._specs
+        if specs is not None and not kwargs and self._min_args <= len(args) <= len(specs):
             return [
-                value if reader is None else self._read(name, reader, value)
-                for value, (name, reader) in zip(args, readers, strict=False)
+                value if spec is None else self._read(name, spec, value)
+                for value, (name, spec) in zip(args, specs, strict=False)
             ], kwargs
         if self._parameters is None:
             return args, kwargs
@@ -222,25 +104,24 @@ class SandboxTool:
         parameters = self._parameters.parameters
         for name, value in bound.arguments.items():
             parameter = parameters[name]
-            reader = parameter.annotation
-            if reader is None:
+            spec = parameter.annotation
+            if spec is None:
                 continue
             if parameter.kind is parameter.VAR_POSITIONAL:
-                read: Any = tuple(self._read(name, reader, each) for each in value)
+                read: Any = tuple(self._read(name, spec, each) for each in value)
             elif parameter.kind is parameter.VAR_KEYWORD:
-                read = {key: self._read(key, reader, each) for key, each in value.items()}
+                read = {key: self._read(key, spec, each) for key, each in value.items()}
             else:
-                read = self._read(name, reader, value)
+                read = self._read(name, spec, value)
             bound.arguments[name] = read
         return bound.args, bound.kwargs
 
-    def _read(self, parameter: str, reader: Callable[[Any], Any], value: Any) -> Any:
+    def _read(self, parameter: str, spec: Spec, value: Any) -> Any:
         try:
-            return reader(value)
-        except msgspec.ValidationError as error:
-            reason, _, path = str(error).partition(" - at `$")
-            where = f"{parameter}{path.rstrip('`')}"
-            raise ArgumentsError(f"TypeError: {self.name}() argument {where}: {reason}") from None
+            return spec.read(value)
+        except Mismatch as mismatch:
+            reason = mismatch.describe(parameter)
+            raise ArgumentsError(f"TypeError: {self.name}() argument {reason}") from None
         except Exception as error:  # noqa: BLE001 - a constructor may raise anything
             text = describe_error(error)
             raise ArgumentsError(f"{text} (in argument {parameter} of {self.name}())") from None
@@ -354,6 +235,15 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         return typing.get_type_hints(function, include_extras=True)
     except Exception:  # noqa: BLE001 - evaluating an author's annotations may do anything
         return {}
+
+
+def _spec(hint: Any) -> Spec | None:
+    """Return the spec of a hint; `None` if it has none, or no plain data can match it."""
+    try:
+        spec = spec_from_hint(hint)
+    except (DefinitionError, RecursionError):
+        return None
+    return None if isinstance(spec, AnySpec) or not can_be_plain(spec) else spec
 
 
 def _reason(error: TypeError) -> str:

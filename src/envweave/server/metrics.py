@@ -113,6 +113,16 @@ class Metrics:
             lasted.add_metric([method], _cumulative(counts), self._seconds[method])
         yield lasted
         yield gauge("stuck_threads", "Calls past their deadline that still run.", health.stuck)
+        yield counter(
+            "loop_moves",
+            "Calls that took long where their frame was read, so that the event loop left them.",
+            health.moves,
+        )
+        yield counter(
+            "loop_delay_seconds",
+            "How long slow calls have delayed other clients.",
+            health.delayed_s,
+        )
         yield gauge("workers", "Worker processes that are alive.", health.workers)
         yield counter("workers_replaced", "Worker processes that were lost.", health.replaced)
         yield gauge("connections", "WebSocket connections.", self.connections)

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any, final
@@ -17,6 +18,7 @@ import uvicorn
 
 from envweave.server.app import AppState, build_plain_app
 from envweave.server.dialects.uvicorn_fast_path import FastPathProtocol
+from envweave.server.event_loop import ServerEventLoop
 from envweave.server.listen import Listener
 from envweave.server.security import HeaderLimitedProtocol
 
@@ -97,8 +99,19 @@ class Serving:
         Raises:
             EnvWeaveError: The environment cannot be made.
         """
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        self._loop = loop = self._new_loop()
+        with _handled(self.stop), asyncio.Runner(loop_factory=lambda: loop) as runner:
             return runner.run(self._serve())
+
+    def _new_loop(self) -> asyncio.AbstractEventLoop:
+        """Return an event loop; one that runs no environments need not survive them."""
+        if not self._state.service.options.workers:
+            return ServerEventLoop()
+        try:
+            import uvloop
+        except ImportError:  # no wheel for this platform
+            return asyncio.new_event_loop()
+        return uvloop.new_event_loop()
 
     def stop(self) -> None:
         """Begin to stop, as a signal does. May be called from any thread."""
@@ -108,20 +121,19 @@ class Serving:
                 loop.call_soon_threadsafe(self._on_signal)
 
     async def _serve(self) -> int:
-        self._loop = asyncio.get_running_loop()
         self._state.loop_owner.adopt_running_loop()
         service = self._state.service
-        with _handled(self._loop, self._on_signal):
-            try:
-                if self._lifeline_fd is not None:
-                    self._loop.add_reader(self._lifeline_fd, self._on_lifeline, self._lifeline_fd)
-                await self._start_or_stop(service.start())
-                if not self._signals:
-                    await self._server.serve(sockets=[self._listener.socket])
-                return 0 if self._signals < 2 else 128 + signal.SIGTERM
-            finally:
-                await self._finish()
-                self._listener.close()
+        try:
+            if self._lifeline_fd is not None:
+                loop = asyncio.get_running_loop()
+                loop.add_reader(self._lifeline_fd, self._on_lifeline, self._lifeline_fd)
+            await self._start_or_stop(service.start())
+            if not self._signals:
+                await self._server.serve(sockets=[self._listener.socket])
+            return 0 if self._signals < 2 else 128 + signal.SIGTERM
+        finally:
+            await self._finish()
+            self._listener.close()
 
     async def _start_or_stop(self, starting: Coroutine[Any, Any, None]) -> None:
         """Wait for the start, or for a signal that stops it."""
@@ -172,29 +184,19 @@ class Serving:
                 await service.runtime.close()
 
 
-def _loop_factory() -> Any:
-    try:
-        import uvloop
-    except ImportError:  # no wheel for this platform
-        return None
-    return uvloop.new_event_loop
-
-
 @contextlib.contextmanager
-def _handled(loop: asyncio.AbstractEventLoop, handle: Callable[[], None]) -> Iterator[None]:
+def _handled(handle: Callable[[], None]) -> Iterator[None]:
     """Handle SIGTERM and SIGINT, if this is the main thread."""
-    names = (signal.SIGTERM, signal.SIGINT)
-    try:
-        for name in names:
-            loop.add_signal_handler(name, handle)
-    except (ValueError, RuntimeError):  # another thread, whose owner stops the server
-        yield
+    if threading.current_thread() is not threading.main_thread():
+        yield  # its owner stops the server
         return
+    names = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(name, lambda *_: handle()) for name in names]
     try:
         yield
     finally:
-        for name in names:
-            loop.remove_signal_handler(name)
+        for name, handler in zip(names, before, strict=True):
+            signal.signal(name, handler)
 
 
 def write_line(fd: int, line: bytes) -> None:
@@ -209,8 +211,6 @@ def leave(code: int) -> int:
     A synchronous call past its deadline cannot be stopped, and its thread would delay the exit for
     as long as it runs.
     """
-    import threading
-
     alive = [one for one in threading.enumerate() if one is not threading.main_thread()]
     if any(not one.daemon for one in alive):
         sys.stdout.flush()

@@ -19,6 +19,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from envweave.server.event_loop import GatheringTransport, ServerEventLoop
 from envweave.server.http.bodies import refusal, unreadable
 from envweave.wire.faults import kind_by_code
 from envweave.wire.messages import WireFault
@@ -291,6 +292,8 @@ class HeaderLimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
         """Called by the loop."""
+        if type(self.loop) is ServerEventLoop:
+            transport = GatheringTransport(transport, self.loop)
         super().connection_made(transport)
         self._expect_head()
 

@@ -13,8 +13,8 @@ from envweave.codec.spec import short_repr
 from envweave.errors import OptionError, WireError
 from envweave.server.options import ServerOptions
 from envweave.server.runtime.base import Runtime
-from envweave.server.runtime.step_batching import StepBatcher
 from envweave.server.sessions import SessionTable, SessionWatcher
+from envweave.server.steps import StepStarter
 from envweave.wire.faults import fault_of
 from envweave.wire.messages import (
     OF_SERVERS,
@@ -41,7 +41,6 @@ class Service:
         runtime: Runs its environments.
         options: Options of the server.
         table: Its sessions.
-        batcher: Takes steps of many sessions at once.
     """
 
     def __init__(self, make_runtime: Callable[[], Runtime], options: ServerOptions) -> None:
@@ -55,7 +54,7 @@ class Service:
         """Prepare to start, also again after it was stopped or could not start."""
         self.runtime = self._make_runtime()
         self.table = SessionTable(self.runtime, self.options, self._watchers)
-        self.batcher = StepBatcher(self.table)
+        self._steps = StepStarter(self.table)
         self._sweeping: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[None] | None = None
         self._is_stopped = False
@@ -147,11 +146,13 @@ class Service:
     def start_calls(
         self, calls: Sequence[Call], connection: object, deliver: Callable[[Reply], None]
     ) -> Sequence[Call]:
-        """Begin the calls that can take the fast path, and return the others.
+        """Begin the steps among these calls; return the calls that need a task.
 
         Each reply is delivered as soon as it is ready.
         """
-        return self.batcher.start(calls, connection, deliver) if self.is_started else calls
+        if self._sweeping is None:
+            return calls  # the first one starts the service
+        return self._steps.start(calls, connection, deliver)
 
     def step_many(
         self, frame: Steps, connection: object, deliver: Callable[[Stepped], None]
@@ -159,7 +160,7 @@ class Service:
         """Begin the steps of a frame if they can be batched; results are delivered later."""
         if not (self.is_started and all(frame.sessions)):
             return False
-        self.batcher.step(frame, connection, deliver)
+        self._steps.step(frame, connection, deliver)
         return True
 
     async def _server_call(self, call: Call) -> Any:

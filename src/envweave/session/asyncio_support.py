@@ -138,10 +138,35 @@ async def await_call(call: Awaitable[Any]) -> Any:
     try:
         return await call
     except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling() == 0:
-            raise RuntimeError("something that the environment awaits was cancelled") from error
-        raise
+        raise unrequested(error) from error
+
+
+def unrequested(error: asyncio.CancelledError) -> Exception:
+    """Return the failure that a cancellation of the author's stands for.
+
+    Raises:
+        CancelledError: The caller requested it.
+    """
+    task = asyncio.current_task()
+    if task is None or task.cancelling() > 0:
+        raise error
+    failure = RuntimeError("something that the environment awaits was cancelled")
+    failure.__cause__ = error
+    return failure
+
+
+def new_fast_loop() -> asyncio.AbstractEventLoop:
+    """Return a loop of uvloop, if it is installed, else one of asyncio.
+
+    Its timers count whole milliseconds, so it is for many environments at once, where the loop
+    itself is most of the work.
+    """
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
 
 
 T = TypeVar("T")
@@ -158,10 +183,16 @@ class PrivateLoop:
     Args:
         is_patient: Whether `close` waits until tasks and threads that environments left running
             end. Otherwise it waits `GRACE_S` and abandons them.
+        new_loop: Makes the loop.
     """
 
-    def __init__(self, *, is_patient: bool = True) -> None:
-        self._loop = asyncio.new_event_loop()
+    def __init__(
+        self,
+        *,
+        is_patient: bool = True,
+        new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+    ) -> None:
+        self._loop = new_loop()
         self._thread: ThreadPoolExecutor | None = None
         self._workers: ThreadPoolExecutor | None = None  # only if `close` does not wait for them
         if not is_patient:

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any, final
 
 from envweave.errors import ActionError, BusyError, DeadlineError
-from envweave.session.asyncio_support import Deadline, PrivateLoop, await_call
+from envweave.session.asyncio_support import Deadline, PrivateLoop, unrequested
+from envweave.session.compiled_step import compile_step
 from envweave.session.session import Session, reading_state
 from envweave.types import ResetResult, State, StepResult, Tasks, ToolResult
 
@@ -35,32 +36,24 @@ class Driver:
 
 
 @final
-class SyncDriver(Driver):
-    """Runs a sync environment in the caller's thread."""
+class _SyncCalls:
+    """The author's methods under the rules of their session, in the caller's thread.
+
+    Apart from the driver, so that its compiled step refers to this and not to the driver: without
+    a cycle, an environment that is dropped is freed at once.
+    """
 
     def __init__(self, session: Session) -> None:
-        super().__init__(session)
+        self.session = session
         self._bind()
 
     def _bind(self) -> None:
         environment = self.session.environment
-        self._reset = environment.reset
-        self._step = environment.step
-        self._answer = environment.answer
+        self.reset = environment.reset
+        self.step: Callable[[Any], Any] = environment.step
+        self.answer = environment.answer
 
-    def reset(self, **params: Any) -> ResetResult[Any]:
-        """Begin an episode. See `Env.reset`."""
-        session = self.session
-        keywords = session.begin(**params)
-        try:
-            return session.started(self._start(keywords))
-        except Exception as error:
-            raise session.reset_failed(error) from error
-        except BaseException:
-            session.abandon()
-            raise
-
-    def _start(self, keywords: dict[str, Any]) -> Any:
+    def start(self, keywords: dict[str, Any]) -> Any:
         """Run the author's `reset`, of another environment if this one failed."""
         slot = self.session.slot
         if slot.factory is not None and slot.failed:
@@ -72,26 +65,36 @@ class SyncDriver(Driver):
                     _log_failed_close(self.session, error)
             slot.install(slot.factory())
             self._bind()
-        return self._reset(**keywords)
+        return self.reset(**keywords)
 
-    def step(self, action: Any) -> StepResult[Any]:
-        """Take one step. See `Env.step`."""
-        session = self.session
-        action = session.admit(action)
+    def step_by_rules(self, action: Any) -> StepResult[Any]:
+        """Take a step that is not known to be an ordinary one."""
+        action = self.session.admit(action)
+        run = self.answer if type(action) is ToolResult else self.step
         try:
-            run = self._answer if type(action) is ToolResult else self._step
-            try:
-                # No local name: the session checks whether anything else refers to the outcome.
-                result = session.conclude(run(action))
-            except ActionError:
-                raise
-            except Exception as error:  # noqa: BLE001 - the author's code, the boundary itself
-                result = session.fail(error)
-            return self.autoreset_if_due(result) if session.reset_due else result
-        except ActionError as error:
-            raise session.refuse(error) from error
+            outcome = run(action)
+        except Exception as error:  # noqa: BLE001 - the author's code, the boundary itself
+            return self.fail(error)
         except BaseException:
-            session.abandon()
+            self.session.abandon()
+            raise
+        return self.conclude(outcome)
+
+    def conclude(self, outcome: Any) -> StepResult[Any]:
+        """Take the outcome of the author's `step`, and do what follows from it."""
+        return self._finish(self.session.conclude, outcome)
+
+    def fail(self, error: Exception) -> StepResult[Any]:
+        """Take what the author's `step` raised, and do what follows from it."""
+        if isinstance(error, ActionError):
+            raise self.session.refuse(error) from error
+        return self._finish(self.session.fail, error)
+
+    def _finish(self, rule: Callable[[Any], StepResult[Any]], outcome: Any) -> StepResult[Any]:
+        try:
+            return self.autoreset_if_due(rule(outcome))
+        except BaseException:
+            self.session.abandon()
             raise
 
     def autoreset_if_due(self, result: StepResult[Any]) -> StepResult[Any]:
@@ -100,10 +103,39 @@ class SyncDriver(Driver):
         if not session.reset_due:
             return result
         try:
-            outcome = self._start(session.begin_next())
+            outcome = self.start(session.begin_next())
         except Exception as error:  # noqa: BLE001 - the author's code, the boundary itself
             return session.join_failed(result, error)
         return session.joined(result, outcome)
+
+
+@final
+class SyncDriver(Driver):
+    """Runs a sync environment in the caller's thread.
+
+    Attributes:
+        step: Takes one step. See `Env.step`.
+        autoreset_if_due: Begins the next episode, if an autoreset is due, and puts it into the
+            result.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._calls = _SyncCalls(session)
+        self.step = compile_step(self._calls)
+        self.autoreset_if_due = self._calls.autoreset_if_due
+
+    def reset(self, **params: Any) -> ResetResult[Any]:
+        """Begin an episode. See `Env.reset`."""
+        session = self.session
+        keywords = session.begin(**params)
+        try:
+            return session.started(self._calls.start(keywords))
+        except Exception as error:
+            raise session.reset_failed(error) from error
+        except BaseException:
+            session.abandon()
+            raise
 
     def state(self) -> State:
         """Return the environment's state."""
@@ -219,11 +251,13 @@ class AsyncDriver(Driver):
                 if type(action) is ToolResult:
                     outcome = await deadline.run("answer", partial(self._answer, action))
                 elif deadline.timeout_s is None:
-                    outcome = await await_call(self._step(action))
+                    outcome = await self._step(action)
                 else:
                     outcome = await deadline.run("step", partial(self._step, action))
             except ActionError as error:
                 raise session.refuse(error) from error
+            except asyncio.CancelledError as error:
+                result = session.fail(unrequested(error))
             except Exception as error:  # noqa: BLE001 - the author's code, the boundary itself
                 late = error is deadline.missed
                 result = session.fail(error, "timeout" if late else "error")

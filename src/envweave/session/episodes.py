@@ -1,20 +1,86 @@
-"""The stream of a session's episodes: the seed, task and id of the next one."""
+"""The episodes of a session: the environment that they run in, and their seeds, tasks and ids.
+
+`EnvSlot` holds the environment, and replaces it after a failure. `EpisodePlan` is the stream of
+seeds, tasks and ids. `EpisodeTracker` follows an episode that runs in another process, and ends it
+if that process is lost.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import operator
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, final
 
 from envweave.codec import to_plain
-from envweave.environment import Interface
+from envweave.environment import Environment, Interface
 from envweave.errors import DefinitionError, OptionError, SeedError, TaskError, format_error
-from envweave.session.env_slot import EnvSlot
-from envweave.types import Task, Tasks
+from envweave.session.results import join_start, make_result
+from envweave.session.snapshot import snapshot
+from envweave.types import (
+    AutoResetReady,
+    EpisodeEnd,
+    LogEvent,
+    ResetResult,
+    StepResult,
+    Task,
+    Tasks,
+    ToolCallRequest,
+)
 from envweave.types.results import same
 from envweave.types.tasks import WITHHELD
+
+
+@final
+class EnvSlot:
+    """Holds one environment at a time.
+
+    A failed environment is not trusted with another episode. Before its next `reset` a driver
+    takes it out (`release`), closes it, and puts a new one in (`install`), so that two never hold
+    the same port or file. Without a `factory`, the failed one stays.
+
+    Attributes:
+        environment: The current environment, or the last one.
+        tasks: The tasks that it offers.
+        factory: Makes a new one; `None` for an environment that was passed ready-made. With an
+            async driver it may be a coroutine function.
+        failed: Whether the environment failed.
+        empty: Whether it was released, and no new one was installed yet.
+    """
+
+    def __init__(
+        self,
+        environment: Environment,
+        outbox: list[LogEvent | ToolCallRequest | EpisodeEnd],
+    ) -> None:
+        self.environment = environment
+        self.tasks = environment.tasks
+        self.factory: Callable[[], Any] | None = None
+        self.failed = False
+        self.empty = False
+        self._queue = outbox
+        environment.connect(outbox)
+
+    def release(self) -> Environment | None:
+        """Take out the failed environment; return it to be closed, or `None` if it was before."""
+        if self.empty:
+            return None
+        self.empty = self.failed = True
+        self.environment.connect([])  # drop the events of whatever of it still runs
+        return self.environment
+
+    def install(self, environment: Environment) -> None:
+        """Put in a new environment, and receive its events."""
+        self.environment, self.tasks = environment, environment.tasks
+        self.failed = self.empty = False
+        environment.connect(self._queue)
+
+    def to_act(self) -> Any:
+        """Return the agents that must act now, in a multi-agent environment."""
+        return self.environment.to_act()  # type: ignore[attr-defined] # only multi-agent ones have it
+
 
 _MASK = 0xFFFFFFFFFFFFFFFF
 
@@ -211,3 +277,76 @@ class EpisodePlan:
 def _public_part(task: Task) -> Any:
     """The public part of a task, in the form that it has after crossing a network."""
     return to_plain([task.split, task.data, task.image, task.limits])
+
+
+def advance_seed(position: Position, seed: int | None) -> Position:
+    """Return the position of a stream after a reset that timed out: as after one that failed."""
+    base, k = (position.base, position.k + 1) if seed is None else (seed, 0)
+    return position._replace(base=base, k=k, begun=position.begun + 1)
+
+
+def lost_result(last: Any, end: EpisodeEnd, about: Any, *, several_agents: bool) -> StepResult[Any]:
+    """Return the last result of a lost episode: no reward, and the last good observation."""
+    if not several_agents:
+        return make_result((last, math.nan, False, True, {}), end, (), None, about)
+    nan, false, true = (dict.fromkeys(last, value) for value in (math.nan, False, True))
+    return make_result((last, nan, false, true, {}), end, (), (), about)
+
+
+def with_autoreset(
+    result: StepResult[Any], fresh: ResetResult[Any] | Exception | None
+) -> StepResult[Any]:
+    """Add the start of the next episode, or why it failed, to the last result of a lost one."""
+    if isinstance(fresh, ResetResult):
+        ready = AutoResetReady(fresh.observation, fresh.info, fresh.episode_id, fresh.task_id)
+        return join_start(result, ready, fresh._needs, tuple(fresh.events))  # noqa: SLF001
+    if fresh is not None:
+        result.info = {**result.info, "reset_error": str(fresh)}
+    return result
+
+
+@final
+class EpisodeTracker:
+    """What the caller of one environment has seen of its episode.
+
+    Attributes:
+        is_live: Whether an episode is running.
+        step_index: How many steps it has taken.
+        episode_id: The episode.
+        task_id: Its task.
+    """
+
+    def __init__(self, *, several_agents: bool) -> None:
+        self._several_agents = several_agents
+        self._last: Any = None
+        self.is_live = False
+        self.step_index = 0
+        self.episode_id: str | None = None
+        self.task_id: str | None = None
+
+    def follow(self, result: StepResult[Any]) -> None:
+        """Record a result."""
+        ready = result.ready
+        self.is_live = ready is not None or not result.done
+        if ready is not None:
+            self._last, self.step_index = ready.initial_obs, 0
+            self.episode_id, self.task_id = ready.episode_id, ready.task_id
+            return
+        shown = result.observation
+        if self._several_agents and not isinstance(result, ResetResult):
+            shown = {**self._last, **shown}
+            for event in result.events:
+                shown.pop(getattr(event, "agent_id", None), None)
+        self._last, self.step_index = shown, result.step_index
+        self.episode_id, self.task_id = result.episode_id, result.task_id
+
+    @property
+    def last(self) -> Any:
+        """A copy of the last observation."""
+        return snapshot(self._last)
+
+    def lost(self, end: EpisodeEnd) -> StepResult[Any]:
+        """End the episode, which is lost; return its last result."""
+        self.is_live = False
+        self.step_index += 1
+        return lost_result(self.last, end, self, several_agents=self._several_agents)

@@ -1,6 +1,6 @@
 """Reads what authors' `reset` and `step` return, and makes results of it.
 
-An ordinary step does not come here: `Session.conclude` makes its result itself.
+An ordinary step does not come here: the compiled step and `Session.conclude` make its result.
 """
 
 from __future__ import annotations

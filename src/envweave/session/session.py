@@ -40,8 +40,7 @@ from envweave.errors import (
 )
 from envweave.session import results
 from envweave.session.agents import AgentStates
-from envweave.session.env_slot import EnvSlot
-from envweave.session.episodes import EpisodePlan, Position
+from envweave.session.episodes import EnvSlot, EpisodePlan, Position
 from envweave.session.events import EventQueue
 from envweave.session.results import (
     Parts,

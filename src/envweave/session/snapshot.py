@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from envweave.codec import Spec, spec_from_hint
-from envweave.codec.containers import UnionSpec
+from envweave.codec.containers import UnionSpec, shown_fields
 from envweave.codec.records import DataclassSpec
 from envweave.codec.scalars import BoolSpec, EnumSpec, FloatSpec, IntSpec, StrSpec
-from envweave.codec.spaces import shown_fields
 from envweave.errors import BadReturnError, DefinitionError
 from envweave.types import State
 
@@ -73,7 +72,7 @@ def _shallow_copy(value: Any, cls: Any) -> Any:
     """Like `copy.copy`, in a third of the time for classes without copy hooks."""
     plain = _PLAIN.get(cls)
     if plain is None:
-        plain = _PLAIN[cls] = _copies_plainly(cls)
+        plain = _PLAIN[cls] = copies_plainly(cls)
     if not plain:
         return copy.copy(value)
     copied = object.__new__(cls)
@@ -81,7 +80,8 @@ def _shallow_copy(value: Any, cls: Any) -> Any:
     return copied
 
 
-def _copies_plainly(cls: Any) -> bool:
+def copies_plainly(cls: Any) -> bool:
+    """Whether a copy or a pickle of an object is its `__dict__`, and runs no code of the class."""
     own = ("__copy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__slots__")
     return not any(name in vars(base) for base in cls.__mro__[:-1] for name in own)
 

@@ -44,7 +44,7 @@ class BackendSubject:
         return self.make(self.scripted, script=list(entries), **options)
 
 
-def a_failing_step_ends_the_episode_with_an_owner(subject: BackendSubject) -> None:
+def a_failing_step_ends_the_episode_with_a_blame(subject: BackendSubject) -> None:
     """A step that raises ends the episode as an error of the environment, without a reward."""
     with subject.script({"reward": 1.0}, {"raise": "out of tea"}) as env:
         env.reset(seed=1)
@@ -78,18 +78,18 @@ def a_failure_under_autoreset_begins_a_new_episode(subject: BackendSubject) -> N
         require(result.current.at == 0, f"`current` is {result.current!r}.")
 
 
-def a_failing_reset_runs_once_and_tells_why(subject: BackendSubject) -> None:
+def a_failing_reset_runs_once_and_reports_why(subject: BackendSubject) -> None:
     """A reset that raises runs once, reports its cause, and the next one may succeed."""
     with subject.make(subject.scripted, fail_seeds=[7]) as env:
         refusal = refuses(lambda: env.reset(seed=7), ResetFailedError, "A reset that raises")
 
-        require("was told to fail" in str(refusal), f"The cause is missing: {refusal}")
+        require("is set to fail" in str(refusal), f"The cause is missing: {refusal}")
         require(_state(env).resets == 1, f"The reset ran {_state(env).resets} times.")
         refuses(lambda: env.step(NOTHING), ResetNeededError, "step() after a failed reset()")
         require(env.reset(seed=8).needs != [], "The next reset() after a failed one does not work.")
 
 
-def a_failed_environment_is_replaced_and_its_seeds_go_on(subject: BackendSubject) -> None:
+def a_failed_environment_is_replaced_and_its_seeds_continue(subject: BackendSubject) -> None:
     """A failed environment is replaced, and the stream of seeds continues."""
     with subject.make(subject.scripted, script=[{"raise": "no more"}], autoreset=True) as env:
         env.reset(seed=3)
@@ -106,7 +106,7 @@ def a_failed_environment_is_replaced_and_its_seeds_go_on(subject: BackendSubject
         )
 
 
-def a_failed_autoreset_is_told_and_asks_for_a_reset(subject: BackendSubject) -> None:
+def a_failed_autoreset_is_reported_and_needs_a_reset(subject: BackendSubject) -> None:
     """A failed autoreset leaves the last step intact, and a reset is needed."""
     entries = [{"reward": 5.0}]
     with subject.make(subject.scripted, script=entries, fail_resets=[1], autoreset=True) as env:
@@ -121,7 +121,7 @@ def a_failed_autoreset_is_told_and_asks_for_a_reset(subject: BackendSubject) -> 
         )
         require("reset_error" in result.info, f"The failure is not reported: {result.info!r}.")
         refusal = refuses(lambda: env.step(NOTHING), ResetNeededError, "step() without an episode")
-        require("was told to fail" in str(refusal), f"The cause is missing: {refusal}")
+        require("is set to fail" in str(refusal), f"The cause is missing: {refusal}")
 
 
 def the_agents_own_fault_is_a_valid_outcome(subject: BackendSubject) -> None:
@@ -199,7 +199,7 @@ def a_tool_call_waits_for_its_answer(subject: BackendSubject) -> None:
         require(env.step(NOTHING).step_index == 2, "The episode did not continue.")
 
 
-def an_answer_nobody_asked_for_is_refused(subject: BackendSubject) -> None:
+def an_answer_without_a_tool_call_is_refused(subject: BackendSubject) -> None:
     """A `ToolResult` without an open tool call is refused."""
     with subject.script({"reward": 1.0}) as env:
         env.reset()
@@ -269,7 +269,7 @@ def a_step_may_refuse_its_action(subject: BackendSubject) -> None:
 
         refusal = refuses(lambda: env.step({"text": "no"}), ActionError, "A step that refuses")
 
-        require("'no' is not wanted here" in str(refusal), f"The reason is lost: {refusal}")
+        require("'no' is refused here" in str(refusal), f"The reason is missing: {refusal}")
         again = refuses(lambda: env.step({"text": "no"}), ActionError, "A second refusal")
         require(str(again) == str(refusal), f"It was refused with {refusal}, then with {again}.")
         after = env.step({"text": "yes"})
@@ -309,7 +309,7 @@ def no_environment_return_value_crashes_the_caller(subject: BackendSubject) -> N
             )
 
 
-def agents_may_come_and_go(subject: BackendSubject) -> None:
+def agents_may_join_and_leave(subject: BackendSubject) -> None:
     """Agents can join and leave early, with their last reward, and act in the given order."""
     script = [
         {"rewards": {"a": 1.0, "b": 10.0}, "act": ["b"]},
@@ -336,7 +336,7 @@ def agents_may_come_and_go(subject: BackendSubject) -> None:
         require(rewards == {"b": 50.0, "c": 300.0}, f"The rewards at the end are {rewards!r}.")
 
 
-def a_failure_among_agents_is_nobodys_reward(subject: BackendSubject) -> None:
+def a_failure_rewards_no_agent(subject: BackendSubject) -> None:
     """With several agents, a failure rewards no agent, and all see the last good observation."""
     with subject.make(AGENTS, script=[{"rewards": {"a": 1.0}}, {"raise": "no more"}]) as env:
         env.reset()
@@ -351,7 +351,7 @@ def a_failure_among_agents_is_nobodys_reward(subject: BackendSubject) -> None:
         )
 
 
-def a_seed_nobody_takes_is_refused(subject: BackendSubject) -> None:
+def an_unsupported_seed_is_refused(subject: BackendSubject) -> None:
     """A seed for an environment that takes none is refused, and nothing is reset."""
     with subject.make("pkg://envweave.testing.scripted:SeedlessEnvironment") as env:
         refuses(lambda: env.reset(seed=1), SeedError, "A seed for an environment that takes none")
@@ -368,18 +368,18 @@ def _state(env: Env) -> ScriptedState:
 BACKEND_CHECKS: list[Check[BackendSubject]] = [
     Check(run)
     for run in (
-        a_failing_step_ends_the_episode_with_an_owner,
+        a_failing_step_ends_the_episode_with_a_blame,
         a_failure_under_autoreset_begins_a_new_episode,
-        a_failing_reset_runs_once_and_tells_why,
-        a_failed_environment_is_replaced_and_its_seeds_go_on,
-        a_failed_autoreset_is_told_and_asks_for_a_reset,
+        a_failing_reset_runs_once_and_reports_why,
+        a_failed_environment_is_replaced_and_its_seeds_continue,
+        a_failed_autoreset_is_reported_and_needs_a_reset,
         the_agents_own_fault_is_a_valid_outcome,
         both_flags_may_be_true,
         a_reward_of_none_means_not_scored_yet,
         wrong_reward_parts_are_the_environments_fault,
         logs_travel_with_the_step,
         a_tool_call_waits_for_its_answer,
-        an_answer_nobody_asked_for_is_refused,
+        an_answer_without_a_tool_call_is_refused,
         a_task_reaches_the_environment,
         what_is_private_stays_with_the_environment,
         options_and_names_reach_the_environment,
@@ -387,8 +387,8 @@ BACKEND_CHECKS: list[Check[BackendSubject]] = [
         a_step_may_refuse_its_action,
         agents_may_have_their_actions_refused,
         no_environment_return_value_crashes_the_caller,
-        agents_may_come_and_go,
-        a_failure_among_agents_is_nobodys_reward,
-        a_seed_nobody_takes_is_refused,
+        agents_may_join_and_leave,
+        a_failure_rewards_no_agent,
+        an_unsupported_seed_is_refused,
     )
 ]

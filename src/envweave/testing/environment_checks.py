@@ -2,25 +2,275 @@
 
 from __future__ import annotations
 
+import math
+import random
 import threading
+from collections import defaultdict
 from typing import Any
 
-from envweave.codec import Spec
-from envweave.codec.containers import DataclassSpec, PydanticSpec
+import numpy as np
+
+from envweave.api import Env
+from envweave.codec import AgentsSpec, Spec
+from envweave.codec.containers import DataclassSpec, PydanticSpec, draw_each_member
 from envweave.errors import (
     ActionError,
     ClosedError,
+    OptionError,
     ResetNeededError,
+    SeedError,
     SpecError,
 )
 from envweave.session.snapshot import snapshot
-from envweave.testing.action_checks import ACTION_CHECKS
-from envweave.testing.agent_checks import AGENT_CHECKS
 from envweave.testing.check_result import Check, NotApplicable, refuses, require
 from envweave.testing.fixture import Subject
-from envweave.testing.seed_checks import SEED_CHECKS
-from envweave.types import AutoResetReady, EpisodeEnd, NeedAction, StepResult
+from envweave.testing.policy import RandomPolicy
+from envweave.types import AGENT, AgentEnd, AutoResetReady, EpisodeEnd, NeedAction, StepResult
 from envweave.types.results import same
+
+
+def a_seed_is_honored_or_refused(subject: Subject) -> None:
+    """A seed is used and shown in `info`, or refused; an invalid seed is refused."""
+    with subject.opened() as env:
+        try:
+            result = env.reset(seed=subject.seed)
+        except SeedError:
+            require("seed" not in env.reset().info, "info shows a seed although none is supported.")
+            return
+        require(
+            result.info.get("seed") == subject.seed,
+            f"reset(seed={subject.seed}) shows info['seed']={result.info.get('seed')!r}.",
+        )
+        refuses(lambda: env.reset(seed="seven"), SeedError, "seed='seven'")  # type: ignore[arg-type]
+        refuses(lambda: env.reset(seed=-1), SeedError, "seed=-1")
+
+
+def the_same_seed_gives_the_same_episode(subject: Subject) -> None:
+    """The same seed and actions give the same results, whatever happened in between."""
+    if not subject.deterministic:
+        raise NotApplicable("The environment declares deterministic=False.")
+    if not subject.takes_seed:
+        raise NotApplicable("The environment takes no seed.")
+    with subject.opened() as env:
+        first = subject.play(env)
+        again = subject.play(env)
+    with subject.opened() as other:
+        afresh = subject.play(other)
+
+        subject.same_episode(first, again, "The second episode with the same seed differs")
+        subject.same_episode(first, afresh, "A fresh environment with the same seed differs")
+
+
+def sessions_share_no_randomness(subject: Subject) -> None:
+    """Two environments, and the caller's own random draws, do not affect each other."""
+    if not subject.deterministic or not subject.takes_seed:
+        raise NotApplicable("Two episodes of this environment cannot be compared.")
+    with subject.opened() as env:
+        alone = subject.play(env)
+    before = random.getstate(), np.random.get_state()
+    try:
+        with subject.opened() as left, subject.opened() as right:
+            rows: list[list[StepResult[Any]]] = [[subject.start(left)], [subject.start(right)]]
+            for action in alone.actions:
+                random.random()  # noqa: S311 - changes the global state
+                np.random.random()
+                rows[0].append(left.step(action))
+                rows[1].append(right.step(action))
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+
+    for row in rows:
+        subject.same_episode(
+            alone,
+            type(alone)(alone.actions, row),
+            "With another session in parallel the episode differs",
+        )
+
+
+def later_episodes_have_their_own_seeds(subject: Subject) -> None:
+    """Each episode after a seeded one gets a seed from the same stream, shown in `info`."""
+    if not subject.takes_seed:
+        raise NotApplicable("The environment takes no seed.")
+    with subject.opened() as env:
+        streams = []
+        for _ in range(2):
+            seeds = [subject.start(env).info["seed"]]
+            seeds += [env.reset().info["seed"] for _ in range(3)]
+            streams.append(seeds)
+
+        require(len(set(streams[0])) == 4, f"Seeds are repeated in one stream: {streams[0]}.")
+        require(streams[0] == streams[1], f"The same seed gives different streams: {streams}.")
+
+
+def options_are_taken_or_refused(subject: Subject) -> None:
+    """Options for a reset that takes none are refused, not ignored."""
+    with subject.opened() as env:
+        try:
+            env.reset(options={})
+        except OptionError as refusal:
+            require(str(refusal), "The refusal has no message.")
+
+
+SEED_CHECKS = [
+    a_seed_is_honored_or_refused,
+    the_same_seed_gives_the_same_episode,
+    sessions_share_no_randomness,
+    later_episodes_have_their_own_seeds,
+    options_are_taken_or_refused,
+]
+
+
+def _needs_agents(subject: Subject) -> None:
+    if not subject.has_agents:
+        raise NotApplicable("The environment has one agent.")
+
+
+def results_are_keyed_by_agent(subject: Subject) -> None:
+    """With several agents, the parts of a result are dicts keyed by agent id; `done` is a bool."""
+    _needs_agents(subject)
+    with subject.opened() as env:
+        known = set(env.possible_agents or ())
+        for result in subject.play(env).steps:
+            for name in ("observation", "reward", "terminated", "truncated"):
+                part = getattr(result, name)
+                require(
+                    isinstance(part, dict) and set(part) <= known,
+                    f"{name} of step {result.step_index} is {part!r}.",
+                )
+            require(isinstance(result.done, bool), f"done is {result.done!r}.")
+
+
+def only_agents_that_must_act_may_act(subject: Subject) -> None:
+    """A missing action and one of an agent that must not act are refused, naming the agent."""
+    _needs_agents(subject)
+    with subject.opened() as env:
+        result = subject.start(env)
+        actions = subject.first_action(env, result)
+        acting = [need.agent_id for need in result.needs]
+        others = [agent for agent in env.possible_agents or () if agent not in acting]
+
+        refusal = refuses(
+            lambda: env.step({a: actions[a] for a in acting[1:]}), ActionError, "A missing action"
+        )
+        require(repr(acting[0]) in str(refusal), f"{acting[0]!r} is not named: {refusal}")
+        for other in others:
+            spare = actions[acting[0]]
+            refusal = refuses(
+                lambda: env.step({**actions, other: spare}),  # noqa: B023 - called at once
+                ActionError,
+                f"An action of {other!r}, which must not act now,",
+            )
+            require(repr(other) in str(refusal), f"{other!r} is not named: {refusal}")
+        env.step(actions)
+
+
+def rewards_in_requests_sum_to_the_total(subject: Subject) -> None:
+    """The rewards in `NeedAction`s and ends sum to the total reward of each agent."""
+    _needs_agents(subject)
+    with subject.opened() as env:
+        played = subject.play(env, until_end=True)
+        earned: dict[str, list[float]] = defaultdict(list)
+        carried: dict[str, list[float]] = defaultdict(list)
+        for result in played.results:
+            if isinstance(result.reward, dict):
+                for agent, reward in result.reward.items():
+                    earned[agent].append(reward or 0.0)
+            for agent, reward in _list_rewards(result):
+                carried[agent].append(reward or 0.0)
+
+        for agent, rewards in earned.items():
+            total, reported = math.fsum(rewards), math.fsum(carried[agent])
+            require(
+                math.isclose(total, reported, rel_tol=1e-9, abs_tol=1e-9),
+                f"{agent!r} earned {total}, but its requests report {reported}.",
+            )
+
+
+def an_agent_leaves_once(subject: Subject) -> None:
+    """An agent that leaves early gets one `AgentEnd`, and never has to act again."""
+    _needs_agents(subject)
+    with subject.opened() as env:
+        gone: set[str] = set()
+        for result in subject.play(env).results:
+            for end in (event for event in result.events if isinstance(event, AgentEnd)):
+                require(end.agent_id not in gone, f"{end.agent_id!r} left twice.")
+                require(not result.done, f"{end.agent_id!r} left early at the episode's end.")
+                require(end.terminated or end.truncated, f"{end!r} has no flag set.")
+                gone.add(end.agent_id)
+            acting = {need.agent_id for need in result.needs}
+            require(not acting & gone, f"{sorted(acting & gone)} have left but must act.")
+
+
+def _list_rewards(result: StepResult[Any]) -> list[tuple[str, float | None]]:
+    rewards = [(need.agent_id, need.reward) for need in result.needs]
+    rewards += [(e.agent_id, e.reward) for e in result.events if isinstance(e, AgentEnd)]
+    if result.end is not None:
+        rewards += list(result.end.rewards.items())
+    return rewards
+
+
+AGENT_CHECKS = [
+    results_are_keyed_by_agent,
+    only_agents_that_must_act_may_act,
+    rewards_in_requests_sum_to_the_total,
+    an_agent_leaves_once,
+]
+
+
+_STATES = 100  # number of states in which an action of each kind is tried
+
+
+def each_kind_of_action_can_be_taken(subject: Subject) -> None:
+    """If actions are a union, an action of each member can be taken."""
+    with subject.opened() as env:
+        spec = env.action_spec
+        several = isinstance(spec, AgentsSpec)
+        specs = spec.agents if isinstance(spec, AgentsSpec) else {AGENT: spec}
+        rng = np.random.default_rng(subject.seed)
+        try:
+            kinds = {
+                (agent, name)
+                for agent, one in specs.items()
+                for name, _ in draw_each_member(one, rng)
+            }
+        except SpecError as error:
+            raise NotApplicable(str(error)) from None
+        if not kinds:
+            raise NotApplicable("Actions are of one kind.")
+        for agent, name in sorted(kinds):
+            refusal = _take_kind(subject, env, agent, name, rng, several=several)
+            whose = f" of {agent!r}" if several else ""
+            require(refusal is None, f"No {name}{whose} was ever accepted: {refusal}")
+
+
+def _take_kind(
+    subject: Subject, env: Env, agent: str, name: str, rng: np.random.Generator, *, several: bool
+) -> str | None:
+    """Try an action of one kind until it is accepted; return why it never was."""
+    policy = RandomPolicy(env.action_spec, subject.seed)
+    result = subject.start(env)
+    refusal = f"{agent!r} never has to act"
+    for _ in range(min(subject.max_steps, _STATES)):
+        if result.done:
+            result = env.reset()
+        if agent in [need.agent_id for need in result.needs]:
+            own = env.action_spec[agent] if isinstance(env.action_spec, AgentsSpec) else None
+            action = dict(draw_each_member(own or env.action_spec, rng))[name]
+            try:
+                result = env.step({**policy(result), agent: action} if several else action)
+            except ActionError as error:
+                refusal = str(error)
+            else:
+                end = result.end
+                failed = end is not None and not end.valid
+                require(not failed, f"After a {name} the episode ended as {end!r}.")
+                return None
+        _, result = subject.act(env, policy, result)
+    return refusal
+
+
+ACTION_CHECKS = (each_kind_of_action_can_be_taken,)
 
 
 def an_episode_can_be_played(subject: Subject) -> None:

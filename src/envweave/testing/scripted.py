@@ -108,7 +108,7 @@ class ScriptedEnvironment(Environment):
         resets = self._state.resets
         self._state.resets += 1
         if resets in self._fail_resets or seed in self._fail_seeds:
-            raise OSError(f"reset {resets} was told to fail")
+            raise OSError(f"reset {resets} is set to fail")
         self._state.episode_id, self._state.step_count = episode_id, 0
         self._state.task = task.id
         self._state.knows_answer = task.private.get("answer") == PRIVATE_ANSWER
@@ -291,4 +291,4 @@ class ScriptedAgents(MultiAgentEnvironment):
 
 def _refuse(action: ScriptedAction, text: str | None) -> None:
     if text is not None and action.text == text:
-        raise ActionError(f"action.text: {text!r} is not wanted here")
+        raise ActionError(f"action.text: {text!r} is refused here")

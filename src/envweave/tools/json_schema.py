@@ -12,15 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from envweave.codec import AnySpec, Spec, spec_from_hint, to_plain
-from envweave.codec.containers import (
-    DataclassSpec,
-    DictSpec,
-    ListSpec,
-    PydanticSpec,
-    TupleSpec,
-    UnionSpec,
-)
-from envweave.codec.scalars import InstanceSpec
+from envweave.codec.containers import can_be_plain
 from envweave.codec.spec import gathered
 from envweave.errors import DefinitionError
 from envweave.tools.arguments import EMPTY, Argument, Arguments, Parameter, is_usable
@@ -43,7 +35,7 @@ def checked_by_hint(argument: Argument) -> Argument:
     if argument.default is None and not spec.contains(None):
         hint = typing.Optional[hint]  # noqa: UP045 - the hint is a value
         spec = spec_from_hint(hint)
-    if isinstance(spec, AnySpec) or not _can_be_plain(spec):
+    if isinstance(spec, AnySpec) or not can_be_plain(spec):
         return dataclasses.replace(argument, hint=hint)
     return dataclasses.replace(argument, hint=hint, spec=spec, schema=_schema(spec))
 
@@ -88,7 +80,7 @@ def _with_types(schema: Any) -> Any:
         return schema
     values = schema.get("enum")
     if not isinstance(values, list):
-        return {word: _with_types(one) for word, one in schema.items()}
+        return {keyword: _with_types(one) for keyword, one in schema.items()}
     kinds = {_TYPES.get(type(value)) for value in values}
     if values == [None]:
         return {"type": "null"}
@@ -118,30 +110,6 @@ def _has_json(argument: Argument) -> bool:
     return True
 
 
-def _can_be_plain(spec: Spec) -> bool:
-    """Whether plain data can match: there is none for an object of an unknown class."""
-    match spec:
-        case InstanceSpec():
-            return False
-        case ListSpec(item=item):
-            return _can_be_plain(item)
-        case TupleSpec(items=items):
-            return all(map(_can_be_plain, items))
-        case DictSpec(fields=None, item=item):
-            return _can_be_plain(item)
-        case DictSpec(fields=fields) if fields is not None:
-            needed = [one for name, one in fields.items() if name not in spec.optional]
-            return all(map(_can_be_plain, needed))
-        case UnionSpec(options=options):
-            return any(map(_can_be_plain, options))
-        case DataclassSpec() | PydanticSpec():
-            taken = {**spec.fields, **spec.init_only}
-            needed = [one for name, one in taken.items() if name not in spec.optional]
-            return all(map(_can_be_plain, needed))
-        case _:
-            return True
-
-
 _DEEPEST = 12
 _CHOICES = (str, int, bool, type(None))
 _SIMPLE: dict[str, Any] = {
@@ -160,10 +128,10 @@ def arguments_from_schema(tool: str, schema: Mapping[str, Any]) -> Arguments:
     Required ones come first, then the others, in the schema's order. An argument whose name is not
     an identifier can only be passed by `**`.
     """
-    properties = _mapping(schema.get("properties"))
-    required = _listed(schema.get("required"))
+    properties = _as_mapping(schema.get("properties"))
+    required = _as_list(schema.get("required"))
     arguments = [
-        _argument(str(name), _mapping(one), schema, is_required=name in required)
+        _argument(str(name), _as_mapping(one), schema, is_required=name in required)
         for name, one in properties.items()
     ]
     # In a signature arguments with a default come later, and keyword-only ones last.
@@ -204,19 +172,19 @@ def _argument(
 
 def _hint(schema: Any, root: Mapping[str, Any], depth: int) -> Any:
     """Return the type hint closest to a schema; `Any` if there is none."""
-    schema = _mapping(schema)
+    schema = _as_mapping(schema)
     if depth > _DEEPEST:
         return Any
     if "$ref" in schema:
-        return _hint(_referred(schema["$ref"], root), root, depth + 1)
+        return _hint(_resolve_reference(schema["$ref"], root), root, depth + 1)
     if "const" in schema:
         return _choice([schema["const"]])
     if "enum" in schema:
-        return _choice(_listed(schema["enum"]))
-    for word in ("anyOf", "oneOf"):
-        if word in schema:
-            return _union([_hint(one, root, depth + 1) for one in _listed(schema[word])])
-    every = _listed(schema.get("allOf"))
+        return _choice(_as_list(schema["enum"]))
+    for keyword in ("anyOf", "oneOf"):
+        if keyword in schema:
+            return _union([_hint(one, root, depth + 1) for one in _as_list(schema[keyword])])
+    every = _as_list(schema.get("allOf"))
     if len(every) == 1:
         return _hint(every[0], root, depth + 1)
     kind = schema.get("type")
@@ -243,12 +211,12 @@ def _choice(values: list[Any]) -> Any:
     return typing.Literal[tuple(values)]
 
 
-def _referred(reference: Any, root: Mapping[str, Any]) -> Any:
+def _resolve_reference(reference: Any, root: Mapping[str, Any]) -> Any:
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return {}
     found: Any = root
     for step in reference[2:].split("/"):
-        found = _mapping(found).get(step.replace("~1", "/").replace("~0", "~"))
+        found = _as_mapping(found).get(step.replace("~1", "/").replace("~0", "~"))
     return found
 
 
@@ -258,9 +226,9 @@ def _free(name: str, taken: Mapping[str, Any]) -> str:
     return name
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _as_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else []

@@ -107,7 +107,7 @@ class ToolCollection:
             with self._lock:
                 # A concurrent `end` may have closed what was just started.
                 if before == self._close_count and before % 2 == 0:
-                    self.tools = _joined(sources, found, taken)
+                    self.tools = _merge_tools(sources, found, taken)
                     self.is_started = sources is self.sources
                     return
             await asyncio.sleep(_RETRY_S)
@@ -136,7 +136,7 @@ class ToolCollection:
                 raise outcome
 
 
-def _joined(
+def _merge_tools(
     sources: Sequence[ToolSource],
     found: Sequence[Sequence[Tool] | BaseException],
     taken: Container[str],
@@ -228,13 +228,13 @@ class ToolRegistry:
         max_calls: int | None = None,
     ) -> None:
         check_limit("ToolRegistry: ", max_calls)
-        self._allow = None if allow is None else _allowed(allow)
+        self._allow = None if allow is None else _check_allow(allow)
         self._max_calls = max_calls
         self._lock = threading.Lock()  # held while the table is replaced
         self._own: dict[str, Tool] = {}
         self._sources = ToolCollection()
-        self._ledger = CallCounter(max_calls)
-        for name, one in _listed(tools):
+        self._counter = CallCounter(max_calls)
+        for name, one in _list_tools(tools):
             self._add(_tool(name, one, None, None), replace=False)
 
     @overload
@@ -364,7 +364,7 @@ class ToolRegistry:
 
         Includes the tools of sources after `open`.
         """
-        return [tool.schema() for tool in self._allowed_of(self._all()).values()]
+        return [tool.schema() for tool in self._filter_allowed(self._all()).values()]
 
     def __contains__(self, name: object) -> bool:
         return name in self._all()
@@ -399,16 +399,16 @@ class ToolRegistry:
         """
         await self._sources.start(self._own, holder)
         everything = self._all()
-        tools = self._allowed_of(everything)
+        tools = self._filter_allowed(everything)
         for name in self._allow or ():
             if name not in tools:
                 raise OptionError(
                     f"allow=[{name!r}, …]: there is no such tool.{suggest(name, everything)} "
                     f"Known: {', '.join(everything) or 'none'}."
                 )
-        self._ledger = CallCounter(self._max_calls)
-        ledger = CallCounter(self._max_calls)
-        return {name: tool.made_for(ledger.admit) for name, tool in tools.items()}
+        self._counter = CallCounter(self._max_calls)
+        counter = CallCounter(self._max_calls)
+        return {name: tool.made_for(counter.admit) for name, tool in tools.items()}
 
     async def close(self, *, holder: object = None) -> None:
         """Close the sources. Harmless twice; `open` starts them again.
@@ -432,7 +432,7 @@ class ToolRegistry:
                 await self._sources.start(self._own)
         except Exception as error:  # noqa: BLE001 - a source may do anything
             return failed(error)
-        tools = self._allowed_of(self._all())
+        tools = self._filter_allowed(self._all())
         tool = tools.get(name) if isinstance(name, str) else None
         if tool is None:
             known = f" Known: {', '.join(tools)}." if tools else ""
@@ -441,7 +441,7 @@ class ToolRegistry:
                 f"NameError: There is no tool {repr(name)[:_LONGEST_NAME]}.{near}{known}",
                 is_error=True,
             )
-        return await call_tool(tool, arguments, self._ledger.admit)
+        return await call_tool(tool, arguments, self._counter.admit)
 
     def _add(self, tool: Tool, *, replace: bool) -> None:
         found = self._sources.tools.get(tool.name)
@@ -461,7 +461,7 @@ class ToolRegistry:
         collected = self._sources.tools
         return {**self._own, **{name: one.tool for name, one in collected.items()}}
 
-    def _allowed_of(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
+    def _filter_allowed(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
         """Return the tools that are allowed."""
         allow = self._allow
         return {name: tool for name, tool in tools.items() if allow is None or name in allow}
@@ -480,7 +480,7 @@ def _unpickle(
     return registry
 
 
-def _listed(tools: Any) -> list[tuple[str | None, Any]]:
+def _list_tools(tools: Any) -> list[tuple[str | None, Any]]:
     if tools is None:
         return []
     if isinstance(tools, Mapping):
@@ -508,7 +508,7 @@ def _tool(name: Any, one: Any, description: str | None, max_calls: int | None) -
     return one
 
 
-def _allowed(allow: Any) -> frozenset[str]:
+def _check_allow(allow: Any) -> frozenset[str]:
     names = None if isinstance(allow, str | bytes) or not isinstance(allow, Iterable) else [*allow]
     if names is None or not all(isinstance(name, str) for name in names):
         raise OptionError(f"allow must be a list of names, got {allow!r}.")

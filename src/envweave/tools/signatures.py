@@ -25,14 +25,14 @@ _INDENT = "    "
 
 
 @final
-class _Words:
+class _Text:
     """A hint or a default whose `repr` is this text."""
 
-    def __init__(self, words: str) -> None:
-        self._words = words
+    def __init__(self, text: str) -> None:
+        self._text = text
 
     def __repr__(self) -> str:
-        return self._words
+        return self._text
 
 
 def shown_signature(arguments: Arguments) -> inspect.Signature:
@@ -52,7 +52,7 @@ def shown_signature(arguments: Arguments) -> inspect.Signature:
 
 def docstring_of(text: str, arguments: Iterable[Argument]) -> str:
     """Return a docstring for a tool without one: its description and its arguments."""
-    lines = [line for one in arguments for line in _described(one)]
+    lines = [line for one in arguments for line in _describe_argument(one)]
     return "\n".join([text.strip(), "", "Args:", *lines] if lines else [text.strip()]).strip()
 
 
@@ -65,7 +65,7 @@ def types_part(arguments: Arguments) -> str:
     return "\n".join(["Types:", *lines]) if lines else ""
 
 
-def words_for(hint: Any) -> str:
+def format_hint(hint: Any) -> str:
     """Return a hint as text, without module names."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if hint is None or hint is type(None):
@@ -73,15 +73,15 @@ def words_for(hint: Any) -> str:
     if hint is Ellipsis:
         return "..."
     if origin is typing.Annotated:
-        return words_for(parts[0])
+        return format_hint(parts[0])
     if origin in (typing.Union, types.UnionType):
-        return " | ".join(dict.fromkeys(words_for(part) for part in parts))
+        return " | ".join(dict.fromkeys(format_hint(part) for part in parts))
     if origin is typing.Literal:
         return f"Literal[{', '.join(_literal(part) for part in parts)}]"
     if origin is np.ndarray or isinstance(hint, typing.TypeVar):
         return "ndarray" if origin is np.ndarray else hint.__name__
     if isinstance(origin, type) and parts and not any(isinstance(part, list) for part in parts):
-        return f"{origin.__name__}[{', '.join(map(words_for, parts))}]"
+        return f"{origin.__name__}[{', '.join(map(format_hint, parts))}]"
     if isinstance(hint, type):
         return hint.__name__
     return inspect.formatannotation(hint).rpartition(".")[2]
@@ -92,7 +92,7 @@ def _parameter(argument: Argument) -> Parameter:
     return Parameter(
         argument.name,
         argument.kind,
-        default=EMPTY if default is EMPTY else _Words(_literal(default)),
+        default=EMPTY if default is EMPTY else _Text(_literal(default)),
         annotation=_annotation(argument.hint),
     )
 
@@ -100,35 +100,35 @@ def _parameter(argument: Argument) -> Parameter:
 def _annotation(hint: Any) -> Any:
     if hint is EMPTY:
         return EMPTY
-    words = words_for(hint)
-    return _Words(words) if _parses(words) else EMPTY
+    text = format_hint(hint)
+    return _Text(text) if _parses(text) else EMPTY
 
 
 def _literal(value: Any) -> str:
     if isinstance(value, enum.Enum) or dataclasses.is_dataclass(value):
         value = to_plain(value)
     try:
-        words = repr(value)
+        text = repr(value)
     except Exception:  # noqa: BLE001 - an author's __repr__ may do anything
         return "..."
-    return words if len(words) <= _LONGEST_DEFAULT and _parses(words) else "..."
+    return text if len(text) <= _LONGEST_DEFAULT and _parses(text) else "..."
 
 
-def _parses(words: str) -> bool:
+def _parses(text: str) -> bool:
     try:
-        ast.parse(words, mode="eval")
+        ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True
 
 
-def _described(argument: Argument) -> list[str]:
+def _describe_argument(argument: Argument) -> list[str]:
     if is_usable(argument.name):
         text = argument.description
         if not text:
             return []
         return [f"{_INDENT}{argument.name}: {' '.join(text.split())}"]
-    hint = "" if argument.hint is EMPTY else f" ({words_for(argument.hint)})"
+    hint = "" if argument.hint is EMPTY else f" ({format_hint(argument.hint)})"
     text = " ".join([*argument.description.split(), f"Pass it as **{{{argument.name!r}: ...}}."])
     return [f"{_INDENT}{argument.name}{hint}: {text}"]
 
@@ -187,7 +187,7 @@ def _bare(hint: Any) -> Any:
 
 
 def _field(name: str, hint: Any, default: Any) -> str:
-    shown = name if hint is EMPTY else f"{name}: {words_for(hint)}"
+    shown = name if hint is EMPTY else f"{name}: {format_hint(hint)}"
     if default is EMPTY:
         return shown
     return f"{shown} = {'...' if default is ... else _literal(default)}"

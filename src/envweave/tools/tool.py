@@ -34,28 +34,28 @@ def as_data(value: Any) -> Any:
         value.close()
         raise TypeError("it returned a coroutine. Register the `async` function itself.")
     try:
-        return _converted(value)
+        return _convert(value)
     except RecursionError:  # it contains itself, which the encoder reports
         return value
 
 
-def _converted(value: Any) -> Any:
+def _convert(value: Any) -> Any:
     kind = type(value)
     if kind in _LEAVES:
         return value
     if kind in (list, set, frozenset):
-        return kind([_converted(one) for one in value]) if _has_more(value) else value
+        return kind([_convert(one) for one in value]) if _has_more(value) else value
     if kind is tuple:
-        return tuple([_converted(one) for one in value]) if _has_more(value) else value
+        return tuple([_convert(one) for one in value]) if _has_more(value) else value
     if kind is dict:
         if not _has_more(value.values()) and not _has_more(value):
             return value
-        return {_converted(key): _converted(one) for key, one in value.items()}
+        return {_convert(key): _convert(one) for key, one in value.items()}
     if isinstance(value, enum.Enum):
-        return _converted(value.value)
+        return _convert(value.value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
-        return {one.name: _converted(getattr(value, one.name)) for one in fields}
+        return {one.name: _convert(getattr(value, one.name)) for one in fields}
     return value
 
 
@@ -190,7 +190,7 @@ class Tool:
             try:
                 return as_data(await function(*taken, **named))
             except SystemExit as error:
-                raise _exited(self.name, error) from None
+                raise _exit_error(self.name, error) from None
 
         def call_it(*args: Any, **kwargs: Any) -> Any:
             taken, named = read(args, kwargs)
@@ -198,7 +198,7 @@ class Tool:
             try:
                 return as_data(function(*taken, **named))
             except SystemExit as error:
-                raise _exited(self.name, error) from None
+                raise _exit_error(self.name, error) from None
 
         call: Any = await_it if self.is_async else call_it
         call.__name__ = call.__qualname__ = self.name
@@ -209,7 +209,7 @@ class Tool:
         return made
 
 
-def _exited(name: str, error: SystemExit) -> RuntimeError:
+def _exit_error(name: str, error: SystemExit) -> RuntimeError:
     return RuntimeError(f"{name}() called sys.exit() with status {error.code!r}.")
 
 

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from envweave.codec import AnySpec, Spec
-from envweave.codec.containers import DataclassSpec, DictSpec, PydanticSpec
+from envweave.codec.containers import NOT_SHOWN, DataclassSpec, DictSpec, PydanticSpec, shown_fields
 from envweave.codec.hints import Declared
 from envweave.codec.scalars import ArraySpec, BoolSpec, EnumSpec, FloatSpec, IntSpec
-from envweave.codec.spaces import NOT_SHOWN, shown_fields
 from envweave.codec.spec import short_repr
 from envweave.errors import BadReturnError
 from envweave.session.snapshot import IMMUTABLE, snapshot

@@ -1,21 +1,29 @@
-"""Vectors whose environments are stepped concurrently, and return one by one.
+"""`mode="async"` and `mode="threads"`: environments that step at once, and return one by one.
 
-`ConcurrentTransport` keeps track of the calls; a `CallExecutor` runs them: on an event loop
-(`event_loop.py`) or in threads (`threads.py`). Every call has a number. A caller that is
-interrupted while it waits for a reset has abandoned those calls, and their outcomes are dropped by
-number; steps are kept until they are received.
+`ConcurrentTransport` keeps track of the calls; a `CallExecutor` runs them: `LoopCallExecutor` on an
+event loop, `ThreadCallExecutor` in threads. Every call has a number. A caller that is interrupted
+while it waits for a reset has abandoned those calls, and their outcomes are dropped by number;
+steps are kept until they are received.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import itertools
 import math
+import queue
+import threading
 import time
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, final
 
 from envweave.errors import ActionError, EnvWeaveError
-from envweave.session import Session
+from envweave.lifetime import AtExit, CloseGuard
+from envweave.session import AsyncDriver, LoopDriver, PrivateLoop, Session, SyncDriver
+from envweave.session.asyncio_support import new_fast_loop
 from envweave.types import ResetResult, State, Tasks
 from envweave.vector.arguments import ResetKwargs
 from envweave.vector.batch import RowStatus, StepBatch, batch_of
@@ -217,3 +225,244 @@ class ConcurrentTransport:
 def _named(index: int, error: BaseException) -> BaseException:
     error.add_note(f"Raised in environment {index} of the vector.")
     return error
+
+
+@final
+class LoopCallExecutor:
+    """Runs every environment as a task of one loop, which runs while a caller waits.
+
+    Each call of an author's may take `timeout_s` seconds; the time between waits is not counted.
+    """
+
+    def __init__(self, sessions: list[Session], timeout_s: float | None = None) -> None:
+        self._loop = PrivateLoop(is_patient=timeout_s is None, new_loop=new_fast_loop)
+        self._drivers = [AsyncDriver(one, timeout_s, self._loop.idle_s) for one in sessions]
+        self._calls: deque[QueuedCall] = deque()  # that have no task yet
+        self._tasks: dict[int, asyncio.Task[None]] = {}  # that run, by number of call
+        self._last: dict[int, asyncio.Task[None]] = {}  # the last of each environment
+        self._progress: asyncio.Event | None = None
+        self._awaited = 0  # the number of outcomes that sets `_progress`
+        self.done: dict[int, Outcome] = {}
+
+    def run(self, call: QueuedCall) -> None:
+        """Schedule one call; it runs as soon as a caller waits."""
+        self._calls.append(call)
+
+    def wait(self, count: int, timeout_s: float | None) -> None:
+        """Run the loop until there are `count` outcomes, or the time is up."""
+        self._loop.run(self._run_until(count, timeout_s))
+
+    async def _run_until(self, count: int, timeout_s: float | None) -> None:
+        progress = self._progress = asyncio.Event()
+        self._awaited = count
+        while self._calls:
+            self._start(self._calls.popleft())
+        try:
+            async with asyncio.timeout(timeout_s):
+                while len(self.done) < count:
+                    progress.clear()
+                    await progress.wait()
+        except TimeoutError:
+            return
+
+    def _start(self, call: QueuedCall) -> None:
+        before = self._last.get(call.env_index)
+        task = asyncio.get_running_loop().create_task(self._run(call, before))
+        self._tasks[call.number] = self._last[call.env_index] = task
+
+    async def _run(self, call: QueuedCall, before: asyncio.Task[None] | None) -> None:
+        """Run one call and deliver its outcome, also what it raised."""
+        method = getattr(self._drivers[call.env_index], call.method)
+        try:
+            if before is not None and not before.done():
+                await asyncio.wait([before])
+            outcome = await method(*call.args, **call.keywords)
+        except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+            outcome = error
+        # No callback of the task: with many short steps that is a tenth of the loop's work.
+        self._tasks.pop(call.number, None)
+        self.done[call.number] = outcome
+        if len(self.done) >= self._awaited and self._progress is not None:
+            self._progress.set()
+
+    def abandon(self, numbers: Collection[int]) -> None:
+        """Cancel these calls. The next one on the same environment waits until they are over."""
+        self._calls = deque(call for call in self._calls if call.number not in numbers)
+        for number in numbers:
+            if (task := self._tasks.pop(number, None)) is not None:
+                task.cancel()
+
+    def close(self) -> None:
+        """Cancel what runs, close every environment and the loop."""
+        if self._loop.is_closed:
+            return
+        self._calls.clear()
+        try:
+            failures = self._loop.run(self._close_all())
+        finally:
+            self._loop.close()
+        if failures:
+            raise failures[0]
+
+    async def _close_all(self) -> list[BaseException]:
+        running = list(self._last.values())  # each of which waits for those before it
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        closed = await asyncio.gather(*[_failure(driver.close()) for driver in self._drivers])
+        return [failure for failure in closed if failure is not None]
+
+
+async def _failure(closing: Awaitable[None]) -> BaseException | None:
+    try:
+        await closing
+    except BaseException as error:  # noqa: BLE001 - the others must be closed too
+        return error
+    return None
+
+
+MAX_THREADS = 256
+POLL_S = 0.2
+"""How long one wait takes at most: a Ctrl-C that arrives just before a wait does not end it."""
+
+Jobs: TypeAlias = "queue.SimpleQueue[Callable[[], None] | None]"
+AnyDriver: TypeAlias = SyncDriver | LoopDriver
+
+
+@final
+class ThreadCallExecutor:
+    """Runs environments in threads; from its first reset on each stays in one thread.
+
+    sqlite connections, event loops and GPU contexts depend on that: open them in `reset`. Up to
+    `max_threads` environments, `MAX_THREADS` by default, have a thread of their own; beyond that
+    they share. If it is dropped without `close`, its threads close their environments and end.
+    Each call of an author's may take `timeout_s` seconds, if it is async; nothing can interrupt
+    plain functions.
+    """
+
+    def __init__(
+        self,
+        sessions: list[Session],
+        timeout_s: float | None = None,
+        max_threads: int | None = None,
+    ) -> None:
+        self._drivers: list[AnyDriver] = [
+            LoopDriver(session, timeout_s) if session.interface.is_async else SyncDriver(session)
+            for session in sessions
+        ]
+        self._shared = _SharedOutcomes()
+        self.done = self._shared.done
+        self._jobs: list[Jobs] = [
+            queue.SimpleQueue() for _ in range(min(len(sessions), max_threads or MAX_THREADS))
+        ]
+        self._failures: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._unclosed = CloseGuard(
+            self,
+            partial(_dismiss, self._jobs, self._drivers, self._failures),
+            f"A vector of {len(sessions)} environments in {len(self._jobs)} threads was dropped "
+            "without close(). Use it in a `with` block, or close it.",
+            at_exit=AtExit.NOTHING,  # the threads are daemons, and end anyway
+        )
+        for i, jobs in enumerate(self._jobs):
+            thread = threading.Thread(
+                target=_work, args=(jobs,), name=f"envweave-vector-{i}", daemon=True
+            )
+            try:
+                thread.start()
+            except BaseException:
+                self._unclosed.disarm()
+                for started in self._jobs[:i]:
+                    started.put(None)
+                raise
+            self._threads.append(thread)
+
+    def run(self, call: QueuedCall) -> None:
+        """Run one call in its environment's thread, after those that are queued already."""
+        method = getattr(self._drivers[call.env_index], call.method)
+        job = partial(_run, call.number, partial(method, *call.args, **call.keywords), self._shared)
+        self._jobs[call.env_index % len(self._jobs)].put(job)
+
+    def wait(self, count: int, timeout_s: float | None) -> None:
+        """Wait until there are `count` outcomes, or the time is up."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        shared = self._shared
+        while not shared.news.empty():
+            shared.news.get()  # left over from an earlier wait
+        shared.awaited = count  # before the first check: an outcome after it wakes us
+        while len(shared.done) < count:
+            left = POLL_S if deadline is None else min(POLL_S, deadline - time.monotonic())
+            if left <= 0:
+                break
+            with contextlib.suppress(queue.Empty):
+                shared.news.get(timeout=left)
+        shared.awaited = math.inf
+
+    def abandon(self, numbers: Collection[int]) -> None:
+        """Do not begin these calls, if they have not begun. A thread cannot be interrupted."""
+        self._shared.abandoned.update(number for number in numbers if number not in self.done)
+
+    def close(self) -> None:
+        """Have every thread finish its step, close its environments, and end."""
+        if self._unclosed.disarm():
+            _dismiss(self._jobs, self._drivers, self._failures)
+        for thread in self._threads:
+            thread.join()
+        failures = [self._failures.get() for _ in range(self._failures.qsize())]
+        if failures:
+            raise failures[0]
+
+
+@final
+class _SharedOutcomes:
+    """What threads and their caller share. It needs no lock: each change is one operation.
+
+    Attributes:
+        done: Outcomes by number of call.
+        awaited: The number of outcomes that the caller waits for.
+        news: Gets an item when there are so many.
+        abandoned: The numbers of abandoned calls, until they are taken from the queue.
+    """
+
+    def __init__(self) -> None:
+        self.done: dict[int, Outcome] = {}
+        self.awaited: float = math.inf
+        self.news: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.abandoned: set[int] = set()
+
+
+def _run(number: int, call: Callable[[], Outcome], shared: _SharedOutcomes) -> None:
+    if number in shared.abandoned:
+        shared.abandoned.discard(number)
+        return
+    try:
+        outcome = call()
+    except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+        outcome = error
+    shared.done[number] = outcome
+    shared.abandoned.discard(number)
+    if len(shared.done) >= shared.awaited:
+        shared.news.put(None)
+
+
+def _work(jobs: Jobs) -> None:
+    while (job := jobs.get()) is not None:
+        job()
+        del job  # a thread that waits for the next job keeps nothing alive
+
+
+def _dismiss(
+    jobs: list[Jobs], drivers: list[AnyDriver], failures: queue.SimpleQueue[BaseException]
+) -> None:
+    """Have every thread close its environments, and end."""
+    for i, driver in enumerate(drivers):
+        jobs[i % len(jobs)].put(partial(_close, driver, failures))
+    for each in jobs:
+        each.put(None)
+
+
+def _close(driver: AnyDriver, failures: queue.SimpleQueue[BaseException]) -> None:
+    try:
+        driver.close()
+    except BaseException as error:  # noqa: BLE001 - the others must be closed too
+        failures.put(error)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from envweave.codec.spaces import NOT_SHOWN
+from envweave.codec.containers import NOT_SHOWN
 from envweave.errors import WireError
 from envweave.types import Observation
 from envweave.wire.arrays import stack_rows

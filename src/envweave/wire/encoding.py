@@ -58,7 +58,13 @@ class _LongNumbers(Exception):  # noqa: N818 - a signal, which no caller sees
     """A frame has numbers that must be read with `_careful`."""
 
 
-def _read_extension(code: int, data: memoryview) -> Any:
+def read_extension(code: int, data: memoryview) -> Any:
+    """Return the value of one of our MessagePack extensions.
+
+    Raises:
+        WireError: It is not a valid one.
+        Exception: It is a number, which only `Encoding.decode` reads.
+    """
     if code == ARRAY:
         return arrays.unpack(data)
     if code == TEXT:
@@ -78,7 +84,7 @@ def _careful() -> Callable[[int, memoryview], Any]:
                 raise WireError("A complex number has 16 bytes.")
             number = complex(*struct.unpack("<dd", data))
         elif code in (ARRAY, TEXT):
-            return _read_extension(code, data)
+            return read_extension(code, data)
         else:
             raise WireError(f"There is no extension {code}.")
         colliding = seen[hash(number)]
@@ -91,7 +97,7 @@ def _careful() -> Callable[[int, memoryview], Any]:
 
 
 _pack = msgspec.msgpack.Encoder(enc_hook=encode_fallback).encode
-_unpack = msgspec.msgpack.Decoder(ext_hook=_read_extension).decode
+_unpack = msgspec.msgpack.Decoder(ext_hook=read_extension).decode
 _write_json = msgspec.json.Encoder().encode
 _write_standard = msgspec.json.Encoder(enc_hook=encode_without_extensions).encode
 _read_json = msgspec.json.Decoder().decode

@@ -37,14 +37,14 @@ without a session are answered anew each time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
 from envweave.errors import WireError
 from envweave.wire.columns import count_of, rows_of
-from envweave.wire.encoding import Encoding
+from envweave.wire.encoding import MSGPACK, Data, Encoding, read_extension
 
 T = TypeVar("T")
 
@@ -119,12 +119,18 @@ class WireFault(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Reply(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The reply to a call. It has a fault or a result, which may be null."""
+    """The reply to a call. It has a fault or a result, which may be null.
+
+    Attributes:
+        alone: Whether no other connection is active at the server. A client on the same machine
+            may then poll for its next reply.
+    """
 
     id: int
     session: str = ""
     result: Any = None
     fault: WireFault | None = None
+    alone: bool = False
 
 
 class Replies(msgspec.Struct, kw_only=True):
@@ -192,28 +198,87 @@ def bundle_calls(calls: Sequence[Call], *, together: bool) -> Call | Calls | Ste
     return Calls(calls=list(calls), together=together)
 
 
+def read_calls_in(data: Data, encoding: Encoding) -> Call | Calls | Steps:
+    """Return the call or calls in a frame.
+
+    Raises:
+        WireError: It cannot be read, or has none.
+    """
+    if encoding is not MSGPACK or isinstance(data, str):
+        return read_calls(encoding.decode(data))
+    try:
+        read: Call | Calls | Steps = _CALL_DECODERS.get(_first_key(data), _read_call)(data)
+    except Exception:  # noqa: BLE001 - read again, to say what is wrong with it
+        return read_calls(encoding.decode(data))
+    return read if isinstance(read, Call) else _checked_calls(read)
+
+
+def _first_key(data: bytes | bytearray | memoryview) -> bytes:
+    """Return the first key of a short MessagePack map, which tells the messages apart."""
+    return bytes(data[2 : 2 + (data[1] & 0x1F)])
+
+
+def _decoder(kind: Any) -> Callable[[bytes | bytearray | memoryview], Any]:
+    return msgspec.msgpack.Decoder(kind, ext_hook=read_extension).decode
+
+
+_read_call = _decoder(Call)
+_read_reply = _decoder(Reply)
+_CALL_DECODERS = {b"calls": _decoder(Calls), b"sessions": _decoder(Steps)}
+_REPLY_DECODERS = {b"replies": _decoder(Replies), b"sessions": _decoder(Stepped)}
+
+
 def read_calls(plain: Any) -> Call | Calls | Steps:
     """Return the call or calls in a decoded frame.
 
     Raises:
         WireError: It has none.
     """
-    read: Calls | Steps
     if isinstance(plain, dict) and "calls" in plain:
-        read = read_as(plain, Calls, "The frame has no calls")
+        return _checked_calls(read_as(plain, Calls, "The frame has no calls"))
+    if isinstance(plain, dict) and "actions" in plain:
+        return _checked_calls(read_as(plain, Steps, "The frame has no steps"))
+    return read_as(plain, Call, "The frame has no call")
+
+
+def _checked_calls(read: Calls | Steps) -> Calls | Steps:
+    if isinstance(read, Calls):
         named = [call.session for call in read.calls if call.session]
-    elif isinstance(plain, dict) and "actions" in plain:
-        read = read_as(plain, Steps, "The frame has no steps")
+    else:
         named = read.sessions
         if not len(named) == len(read.numbers) == len(read.actions):
             raise WireError("The frame has steps without a session, a number or an action.")
-    else:
-        return read_as(plain, Call, "The frame has no call")
     if len(named) > MAX_CALLS or (isinstance(read, Calls) and len(read.calls) > MAX_CALLS):
         raise WireError(f"The frame has more than {MAX_CALLS} calls.")
     if len(set(named)) < len(named):
         raise WireError("The frame has two calls on one session. Make one after the other.")
     return read
+
+
+def read_replies_in(data: Data, encoding: Encoding) -> list[Reply]:
+    """Return the replies in a frame.
+
+    Raises:
+        WireError: It cannot be read, or has none.
+    """
+    sent = read_answer_in(data, encoding)
+    return [sent] if type(sent) is Reply else split_replies(sent)
+
+
+def read_answer_in(data: Data, encoding: Encoding) -> Reply | Replies | Stepped:
+    """Return the reply or replies in a frame, as they were sent.
+
+    Raises:
+        WireError: It cannot be read, or has none.
+    """
+    if encoding is not MSGPACK or isinstance(data, str):
+        return read_answer(encoding.decode(data))
+    try:
+        sent: Reply | Replies | Stepped
+        sent = _REPLY_DECODERS.get(_first_key(data), _read_reply)(data)
+    except Exception:  # noqa: BLE001 - read again, to say what is wrong with it
+        return read_answer(encoding.decode(data))
+    return _checked_columns(sent) if type(sent) is Stepped else sent
 
 
 def read_replies(plain: Any) -> list[Reply]:
@@ -222,25 +287,23 @@ def read_replies(plain: Any) -> list[Reply]:
     Raises:
         WireError: It has none.
     """
-    if isinstance(plain, dict) and "replies" in plain:
-        return read_as(plain, Replies, "The frame has no replies").replies
-    if has_stepped(plain):
-        return split_replies(read_stepped(plain))
-    return [read_as(plain, Reply, "The frame has no reply")]
+    return split_replies(read_answer(plain))
 
 
-def has_stepped(plain: Any) -> bool:
-    """Whether a decoded frame is a `Stepped`."""
-    return isinstance(plain, dict) and "observations" in plain
-
-
-def read_stepped(plain: Any) -> Stepped:
-    """Return the `Stepped` in a decoded frame.
+def read_answer(plain: Any) -> Reply | Replies | Stepped:
+    """Return the reply or replies in a decoded frame, as they were sent.
 
     Raises:
-        WireError: It is invalid, or its columns have different lengths.
+        WireError: It has none, or its columns have different lengths.
     """
-    sent = read_as(plain, Stepped, "The frame has no steps")
+    if isinstance(plain, dict) and "replies" in plain:
+        return read_as(plain, Replies, "The frame has no replies")
+    if isinstance(plain, dict) and "observations" in plain:
+        return _checked_columns(read_as(plain, Stepped, "The frame has no steps"))
+    return read_as(plain, Reply, "The frame has no reply")
+
+
+def _checked_columns(sent: Stepped) -> Stepped:
     count = len(sent.sessions)
     columns = (sent.numbers, sent.rewards, sent.episodes, sent.indices, sent.tasks or sent.sessions)
     if {count_of(sent.observations), *map(len, columns)} != {count}:
@@ -311,7 +374,10 @@ def gather_calls(
 
 
 def gather_replies(encoding: Encoding, replies: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield encoded replies in as few frames as possible."""
+    """Yield encoded replies in as few frames as possible.
+
+    Each is encoded when the frame before it has been taken.
+    """
     return _gather(encoding, _REPLIES[encoding.is_text], replies, REPLIES_BYTES)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from envweave.codec.spaces import NOT_SHOWN
+from envweave.codec.containers import NOT_SHOWN
 from envweave.types import Observation
 from envweave.wire.results import IDENTITY, Wired, result_of
 

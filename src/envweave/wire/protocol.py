@@ -23,9 +23,8 @@ from envweave.wire.messages import (
     Steps,
     WireFault,
     bundle_calls,
-    has_stepped,
-    read_replies,
-    read_stepped,
+    read_answer_in,
+    read_replies_in,
     split_replies,
 )
 from envweave.wire.websocket import Message
@@ -137,6 +136,11 @@ class Exchange:
         """Whether sessions were lost with their server."""
         return bool(self._lost)
 
+    @property
+    def has_closes(self) -> bool:
+        """Whether abandoned sessions are to be closed."""
+        return bool(self._closes)
+
     def server_call(self, method: str, params: dict[str, Any] | None = None) -> Call:
         """Return a call without a session."""
         self._serial += 1
@@ -148,7 +152,7 @@ class Exchange:
         Raises:
             EncodeError: It cannot be encoded, or is larger than the server accepts.
         """
-        message = bundle_calls(calls, together=together)
+        message = calls[0] if len(calls) == 1 else bundle_calls(calls, together=together)
         try:
             data = self.encoding.encode(message)
         except WireError as error:
@@ -193,7 +197,7 @@ class Exchange:
         """
         if self._batch is not None:
             self._split_batch()
-        return self._accept(read_replies(self.encoding.decode(data)))
+        return self._accept(read_replies_in(data, self.encoding))
 
     def _accept(self, replies: Sequence[Reply]) -> list[Reply]:
         accepted: list[Reply] = []
@@ -220,16 +224,13 @@ class Exchange:
         Raises:
             WireError: It cannot be read, or the server could not read what was sent.
         """
-        plain, batch = self.encoding.decode(data), self._batch
-        if batch is not None and not batch.is_answered and has_stepped(plain):
-            sent = read_stepped(plain)
-            if batch.accept(sent):
-                return sent
-            replies = split_replies(sent)
-        else:
-            replies = read_replies(plain)
+        sent, batch = read_answer_in(data, self.encoding), self._batch
+        if batch is None or batch.is_answered:
+            pass
+        elif isinstance(sent, Stepped) and batch.accept(sent):
+            return sent
         self._split_batch()
-        return self._accept(replies)
+        return self._accept(split_replies(sent))
 
     def _split_batch(self) -> None:
         """Track the calls of the last batch one by one."""

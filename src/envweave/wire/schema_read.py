@@ -20,7 +20,6 @@ from typing import Any, final
 import numpy as np
 
 from envweave.codec import AnySpec, Mismatch, Spec, spec_from_hint
-from envweave.codec.bounds import Length
 from envweave.codec.containers import (
     DataclassSpec,
     DictSpec,
@@ -30,6 +29,7 @@ from envweave.codec.containers import (
     UnionSpec,
 )
 from envweave.codec.scalars import ArraySpec, BoolSpec, EnumSpec, FloatSpec, IntSpec, StrSpec
+from envweave.codec.spec import Length
 from envweave.codec.strings import Pattern
 from envweave.errors import DefinitionError, EnvWeaveError, WireError
 from envweave.types import Action, Observation, State
@@ -178,7 +178,7 @@ def describe_space(spec: Spec, write: Callable[[Spec], Any]) -> dict[str, Any] |
         return None
     from gymnasium import spaces
 
-    from envweave.codec.spaces import from_space
+    from envweave.codec.gymnasium_spaces import from_space
 
     def inner(one: Any) -> Any:
         return None if one is None else write(from_space(one))
@@ -206,7 +206,7 @@ def read_space(described: Any, read: Callable[[Any], Spec]) -> Spec:
         from gymnasium import spaces
     except ImportError:
         return AnySpec()
-    from envweave.codec.spaces import from_space
+    from envweave.codec.gymnasium_spaces import from_space
 
     def inner(schema: Any) -> Any:
         return None if schema is None else read(schema).to_space()

@@ -1,7 +1,7 @@
-"""WebSocket frames (RFC 6455) from the client's side. No I/O.
+"""WebSocket frames (RFC 6455), and the client's side of the handshake. No I/O.
 
-`ClientStream` is fed the bytes of a server and returns whole messages; `Handshake` opens the
-WebSocket. Whatever the server sends, they raise nothing but `WireError`.
+`FrameStream` is fed the bytes of a peer and returns whole messages; `Handshake` opens the
+WebSocket. Whatever the peer sends, they raise nothing but `WireError`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import codecs
 import hashlib
 import os
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from envweave.errors import WireError
 
 Message = str | bytes | bytearray | memoryview
 """Text, or binary data. A view is owned by the receiver."""
+
+Mask: TypeAlias = Callable[[bytes | bytearray | memoryview, bytes | bytearray], bytes]
+"""Masks data, or unmasks it, with a key of four bytes."""
 
 MAX_MESSAGE_BYTES: Final = 256 * 2**20
 
@@ -40,19 +43,33 @@ _CODES = frozenset((1000, 1001, 1002, 1003, *range(1007, 1015), *range(3000, 500
 
 
 @final
-class ClientStream:
+class FrameStream:
     """The frames of one WebSocket, once its handshake is done.
 
+    Args:
+        max_message_bytes: The largest message that is accepted.
+        is_server: Whether this is the server's end: the frames of a client are masked.
+        unmask: A quicker function than `masked`, if there is one.
+
     Attributes:
-        close_code: The code of the server's close frame, once received; `NO_STATUS` if it has
-            none.
+        close_code: The code of the peer's close frame, once received; `NO_STATUS` if it has none.
         close_reason: The reason in it.
     """
 
-    def __init__(self, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+    def __init__(
+        self,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        *,
+        is_server: bool = False,
+        unmask: Mask | None = None,
+    ) -> None:
         self.close_code: int | None = None
         self.close_reason = ""
         self._limit = max_message_bytes
+        self._is_server = is_server
+        self._unmask = unmask or masked
+        self._mask_bit = 0x80 if is_server else 0
+        self._peer = "client" if is_server else "server"
         self._in = bytearray()
         self._out = bytearray()
         self._opcode = 0  # of an incomplete message
@@ -64,11 +81,13 @@ class ClientStream:
 
     def text(self, data: str | bytes) -> bytes | bytearray:
         """Return the frame of a text message."""
-        return _frame(TEXT, data.encode() if isinstance(data, str) else data)
+        return self._frame(TEXT, data.encode() if isinstance(data, str) else data)
 
     def binary(self, data: bytes) -> bytes | bytearray:
         """Return the frame of a binary message."""
-        return _frame(BINARY, data)
+        if not self._is_server:
+            return _masked_frame(BINARY, data)
+        return _head(BINARY, len(data), 0) + data
 
     def close(self, code: int = NORMAL, reason: str = "") -> bytes | bytearray:
         """Return the frame that closes the WebSocket; nothing if it was closed before."""
@@ -76,7 +95,17 @@ class ClientStream:
             return b""
         self._has_closed = True
         text = reason.encode()[:123].decode(errors="ignore").encode()
-        return _frame(CLOSE, code.to_bytes(2, "big") + text)
+        return self._frame(CLOSE, code.to_bytes(2, "big") + text)
+
+    def _frame(self, opcode: int, payload: bytes) -> bytes | bytearray:
+        if not self._is_server:
+            return _masked_frame(opcode, payload)
+        return _head(opcode, len(payload), 0) + payload
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether there are frames to send in response."""
+        return bool(self._out)
 
     def answers(self) -> bytes:
         """Return, once, the frames to send in response: to pings and to a close."""
@@ -92,7 +121,7 @@ class ClientStream:
         return max(1, self._needed - len(self._in))
 
     def receive(self, data: bytes | bytearray | memoryview) -> list[Message]:
-        """Feed bytes from the server, and return the messages that are complete.
+        """Feed bytes from the peer, and return the messages that are complete.
 
         Nothing after a close frame is read.
 
@@ -102,6 +131,10 @@ class ClientStream:
         """
         if self._failure is not None:
             raise self._failure
+        if not self._in and not self._opcode and self.close_code is None:
+            message = self._whole(data)
+            if message is not None:
+                return [message]
         self._in += data
         messages: list[Message] = []
         try:
@@ -113,15 +146,36 @@ class ClientStream:
             raise self._failure from None
         return messages
 
+    def _whole(self, data: bytes | bytearray | memoryview) -> Message | None:
+        """Return the message if these bytes are a single binary frame, as usual; else `None`."""
+        size = len(data)
+        if size < 6 or data[0] != 0x80 | BINARY:
+            return None
+        start, length = 2, data[1] ^ self._mask_bit
+        if length > 125:
+            if length > 127 or size < 10:
+                return None
+            start = 4 if length == 126 else 10
+            length = int.from_bytes(data[2:start], "big")
+        if length > self._limit:
+            return None
+        if not self._mask_bit:
+            return bytes(data[start:]) if start + length == size else None
+        begin = start + 4
+        return (
+            self._unmask(data[begin:], bytes(data[start:begin])) if begin + length == size else None
+        )
+
     def _read_frame(self, messages: list[Message]) -> None:
         """Read the first frame; if it is incomplete, record how many bytes it needs."""
         buffer = self._in
-        first, length = buffer[0], buffer[1]
+        first, length = buffer[0], buffer[1] ^ self._mask_bit
         opcode, is_final = first & 0x0F, bool(first & 0x80)
         if first & 0x70:
-            raise _Broken("The server sent a frame of an extension that was not agreed on.")
+            raise _Broken(f"The {self._peer} sent a frame of an extension that was not agreed on.")
         if length & 0x80:
-            raise _Broken("The server sent a masked frame.")
+            which = "an unmasked" if self._is_server else "a masked"
+            raise _Broken(f"The {self._peer} sent {which} frame.")
         start = 2
         if length > 125:
             start = 4 if length == 126 else 10
@@ -130,49 +184,54 @@ class ClientStream:
                 return
             length = int.from_bytes(buffer[2:start], "big")
         self._check(opcode, length, is_final=is_final)
-        end = start + length
+        begin = start + 4 if self._mask_bit else start
+        end = begin + length
         if len(buffer) < end:
             self._needed = end
             return
         self._needed = 2
-        if opcode >= CLOSE:
-            payload = bytes(buffer[start:end])
+        part: bytes | memoryview
+        if self._mask_bit:
+            part = self._unmask(buffer[begin:end], buffer[start:begin])
             del buffer[:end]
-            self._control(opcode, payload)
-            return
-        if is_final and not self._parts and len(buffer) == end:
-            # The buffer is exactly one message, as usual: it is returned without a copy.
+        elif is_final and not self._parts and len(buffer) == end and opcode < CLOSE:
+            # The buffer is exactly one message: it is returned without a copy.
             self._in = bytearray()
-            self._opcode = 0
-            messages.append(_message(opcode, memoryview(buffer)[start:]))
-            return
-        part = bytes(memoryview(buffer)[start:end])
-        del buffer[:end]
-        self._data(opcode, part, messages, is_final=is_final)
+            part = memoryview(buffer)[start:]
+        else:
+            part = bytes(memoryview(buffer)[start:end])
+            del buffer[:end]
+        if opcode >= CLOSE:
+            self._control(opcode, bytes(part))
+        else:
+            self._data(opcode, part, messages, is_final=is_final)
 
     def _check(self, opcode: int, length: int, *, is_final: bool) -> None:
+        peer = self._peer
         if opcode >= CLOSE:
             if opcode > PONG:
-                raise _Broken(f"The server sent a frame of the unknown kind {opcode}.")
+                raise _Broken(f"The {peer} sent a frame of the unknown kind {opcode}.")
             if not is_final or length > 125:
-                raise _Broken("The server sent a control frame in parts, or too large a one.")
+                raise _Broken(f"The {peer} sent a control frame in parts, or too large a one.")
             return
         if opcode > BINARY:
-            raise _Broken(f"The server sent a frame of the unknown kind {opcode}.")
+            raise _Broken(f"The {peer} sent a frame of the unknown kind {opcode}.")
         if (opcode == 0) != (self._opcode != 0):
-            raise _Broken("The server sent the parts of a message out of order.")
+            raise _Broken(f"The {peer} sent the parts of a message out of order.")
         if self._size + length > self._limit:
-            raise _Broken(f"The server sent a message of more than {self._limit} bytes.", TOO_BIG)
+            raise _Broken(f"The {peer} sent a message of more than {self._limit} bytes.", TOO_BIG)
 
-    def _data(self, opcode: int, part: bytes, messages: list[Message], *, is_final: bool) -> None:
+    def _data(
+        self, opcode: int, part: bytes | memoryview, messages: list[Message], *, is_final: bool
+    ) -> None:
         self._opcode = opcode or self._opcode
         if not is_final:
             self._size += len(part)
             if part:  # there may be any number of empty parts
-                self._parts.append(part)
+                self._parts.append(bytes(part))
             return
         whole = b"".join((*self._parts, part)) if self._parts else part
-        messages.append(_message(self._opcode, whole))
+        messages.append(self._message(whole))
         self._parts.clear()
         self._opcode = self._size = 0
 
@@ -181,16 +240,25 @@ class ClientStream:
             return
         if opcode == PING:
             if not self._has_closed:
-                self._out += _frame(PONG, payload)
+                self._out += self._frame(PONG, payload)
             return
         code, reason = NO_STATUS, ""
         if payload:
             code = int.from_bytes(payload[:2], "big")
             if len(payload) < 2 or code not in _CODES:
-                raise _Broken("The server closed with a code that does not exist.")
-            reason = _text(payload[2:])
+                raise _Broken(f"The {self._peer} closed with a code that does not exist.")
+            reason = self._text(payload[2:])
         self.close_code, self.close_reason = code, reason
         self._out += self.close(NORMAL if code == NO_STATUS else code)
+
+    def _message(self, payload: bytes | memoryview) -> Message:
+        return payload if self._opcode == BINARY else self._text(payload)
+
+    def _text(self, payload: bytes | memoryview) -> str:
+        try:
+            return codecs.decode(payload, "utf-8")
+        except UnicodeDecodeError:
+            raise _Broken(f"The {self._peer} sent text that is not UTF-8.", BAD_TEXT) from None
 
 
 @final
@@ -200,53 +268,51 @@ class _Broken(Exception):  # noqa: N818 - it never leaves this module
         self.code = code
 
 
-def _message(opcode: int, payload: bytes | memoryview) -> Message:
-    return payload if opcode == BINARY else _text(payload)
-
-
-def _text(payload: bytes | memoryview) -> str:
-    try:
-        return codecs.decode(payload, "utf-8")
-    except UnicodeDecodeError:
-        raise _Broken("The server sent text that is not UTF-8.", BAD_TEXT) from None
-
-
-_keys = memoryview(b"")
+_keys: list[bytes] = []
 _keys_owner = 0
 
 
-def _key() -> memoryview:
+def _key() -> bytes:
     """Return four random bytes."""
-    global _keys, _keys_owner
-    keys = _keys
-    if len(keys) < 4 or _keys_owner != os.getpid():
-        keys, _keys_owner = memoryview(os.urandom(_KEYS)), os.getpid()
-    _keys = keys[4:]
-    return keys[:4]
+    global _keys_owner
+    try:
+        if _keys_owner == os.getpid():
+            return _keys.pop()
+    except IndexError:
+        pass
+    pool = os.urandom(_KEYS)
+    _keys[:] = [pool[i : i + 4] for i in range(4, _KEYS, 4)]
+    _keys_owner = os.getpid()
+    return pool[:4]
 
 
-def _frame(opcode: int, payload: bytes) -> bytes | bytearray:
-    """Return a whole frame, masked as a client must."""
-    size, key = len(payload), _key()
+def _head(opcode: int, size: int, mask_bit: int) -> bytes:
     if size < 126:
-        head = bytes((0x80 | opcode, 0x80 | size)) + key
-    elif size < 1 << 16:
-        head = struct.pack("!BBH", 0x80 | opcode, 0xFE, size) + key
-    else:
-        head = struct.pack("!BBQ", 0x80 | opcode, 0xFF, size) + key
+        return bytes((0x80 | opcode, mask_bit | size))
+    if size < 1 << 16:
+        return struct.pack("!BBH", 0x80 | opcode, mask_bit | 126, size)
+    return struct.pack("!BBQ", 0x80 | opcode, mask_bit | 127, size)
+
+
+def _masked_frame(opcode: int, payload: bytes) -> bytes:
+    """Return a whole frame, masked as a client must."""
+    key = _key()
+    return b"".join((_head(opcode, len(payload), 0x80), key, masked(payload, key)))
+
+
+def masked(data: bytes | bytearray | memoryview, key: bytes | bytearray) -> bytes:
+    """Return data masked, or unmasked, with a key of four bytes."""
+    size = len(data)
     if size <= _SMALL:
         pad = (bytes(key) * (size // 4 + 1))[:size]
-        mixed = int.from_bytes(payload, "little") ^ int.from_bytes(pad, "little")
-        return head + mixed.to_bytes(size, "little")
-    frame = bytearray(len(head) + size)
-    frame[: len(head)] = head
-    source = np.frombuffer(payload, np.uint8)
-    target = np.frombuffer(frame, np.uint8)[len(head) :]
+        mixed = int.from_bytes(data, "little") ^ int.from_bytes(pad, "little")
+        return mixed.to_bytes(size, "little")
+    source, target = np.frombuffer(data, np.uint8), np.empty(size, np.uint8)
     whole = size & ~7
     eight = np.frombuffer(bytes(key) * 2, np.uint64)
     np.bitwise_xor(source[:whole].view(np.uint64), eight, out=target[:whole].view(np.uint64))
     target[whole:] = source[whole:] ^ np.frombuffer(key, np.uint8)[np.arange(size - whole) % 4]
-    return frame
+    return target.tobytes()
 
 
 _MAGIC = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"

@@ -32,7 +32,7 @@ from envweave.errors import (
 )
 from envweave.registry import EnvSpec, MakeOptions
 from envweave.session import Session
-from envweave.session.episode_tracker import lost_result
+from envweave.session.episodes import lost_result
 from envweave.session.results import join_start
 from envweave.types import EpisodeEnd, ResetResult, StepResult
 from envweave.types.tasks import PICKLES_WITHHOLD

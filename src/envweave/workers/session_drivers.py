@@ -19,7 +19,7 @@ from envweave.errors import (
     StateFailedError,
 )
 from envweave.lifetime import AtExit, CloseGuard
-from envweave.session.episode_tracker import EpisodeTracker, advance_seed, with_autoreset
+from envweave.session.episodes import EpisodeTracker, advance_seed, with_autoreset
 from envweave.session.session import Phase, refusal
 from envweave.types import AGENT, ResetResult, State, StepResult
 from envweave.workers.channel import decode_message

@@ -18,7 +18,7 @@ from envweave.errors import ResetFailedError, StateFailedError
 from envweave.registry import EnvSpec, MakeOptions
 from envweave.registry.plugins import load_path
 from envweave.session import AsyncDriver
-from envweave.session.episode_tracker import with_autoreset
+from envweave.session.episodes import with_autoreset
 from envweave.types import ResetResult, StepResult
 from envweave.workers.channel import Channel, FrameConnection
 from envweave.workers.deadlines import ClockedEnvironment, CodeClock

@@ -249,7 +249,7 @@ class ChatEnvironment(Environment):
     ) -> ChatAction:
         before, self._conversations[agent] = self._conversations.get(agent), messages
         length = 0 if before is None else len(before)
-        goes_on = (
+        continues = (
             before is not None
             and messages[:length] == before
             and len(messages) > length
@@ -257,9 +257,9 @@ class ChatEnvironment(Environment):
         )
         observation = ChatObservation(
             reward=0.0,
-            messages=messages[length + 1 :] if goes_on else messages,
+            messages=messages[length + 1 :] if continues else messages,
             tools=tools,
-            is_new=not goes_on,
+            is_new=not continues,
             agent=agent,
         )
         reply: asyncio.Future[ChatAction] = asyncio.get_running_loop().create_future()

@@ -50,7 +50,7 @@ Generation = Literal["classic", "v1"]
 
 def is_foreign(candidate: Any) -> bool:
     """Whether this is a verifiers environment, of either generation."""
-    return _generation_of(candidate) is not None
+    return _find_generation(candidate) is not None
 
 
 def from_verifiers(source: Any, **kwargs: Any) -> Environment:
@@ -80,7 +80,7 @@ def from_verifiers(source: Any, **kwargs: Any) -> Environment:
     _require_verifiers()
     if isinstance(source, str):
         source = _import_environment(source)
-    generation = _generation_of(source)
+    generation = _find_generation(source)
     if generation is None:
         name = getattr(source, "__name__", type(source).__name__)
         raise DefinitionError(
@@ -143,7 +143,7 @@ def _import_environment(name: str) -> ModuleType:
         ) from error
 
 
-def _generation_of(source: Any) -> Generation | None:
+def _find_generation(source: Any) -> Generation | None:
     """Return the generation of a module or an environment object; `None` if it is neither."""
     if isinstance(source, ModuleType):
         if callable(getattr(source, "load_environment", None)):
@@ -218,7 +218,7 @@ def to_verifiers(
         return TextEnvironments(lambda: open_env(env, kwargs), is_one=is_one)
 
     if generation == "classic":
-        from envweave.adapters.verifiers.classic_export import AsClassic
+        from envweave.adapters.verifiers.classic import AsClassic
 
         return AsClassic(
             make_environments(),
@@ -228,7 +228,7 @@ def to_verifiers(
             max_turns=max_turns,
             system_prompt=system_prompt,
         )
-    from envweave.adapters.verifiers.v1_export import v1_classes
+    from envweave.adapters.verifiers.v1 import v1_classes
 
     return v1_classes(
         make_environments,

@@ -40,7 +40,7 @@ class ChatHarness(vf.Harness[ChatHarnessConfig]):  # type: ignore[misc]
         mcp_urls: dict[str, str],
         data: Any,
     ) -> Any:
-        """Talk until the model replies without a tool call."""
+        """Run the chat loop until the model replies without a tool call."""
         del trace, runtime
         system, prompt = self.resolve_prompt(data)
         messages = [] if system is None else [{"role": "system", "content": system}]

@@ -23,7 +23,7 @@ from envweave.errors import (
     ResetFailedError,
     format_error,
 )
-from envweave.session.episode_tracker import EpisodeTracker, with_autoreset
+from envweave.session.episodes import EpisodeTracker, with_autoreset
 from envweave.session.results import refused_row
 from envweave.types import EpisodeEnd, LogEvent, NeedAction, ResetResult, State, StepResult
 from envweave.vector.arguments import ResetKwargs

@@ -43,7 +43,7 @@ class InprocExecutor(ThreadExecutor):
 
     - **Modules.** What code changes in a module, `builtins` included, is changed for the host.
     - **Random generators.** `random` and `numpy.random` continue the episode's own stream while
-      its code runs, and the host's is put back afterwards. Episodes whose code runs at the same
+      its code runs, and the host's is restored afterwards. Episodes whose code runs at the same
       time mix their streams.
     - **Output.** What the thread of the code prints is captured. Threads that the code starts, and
       what C code and other programs write, go to the host's output; `redirect_stdout` in the code
@@ -71,7 +71,7 @@ class InprocExecutor(ThreadExecutor):
 
 @final
 class CellInterpreter(Interpreter):
-    """Runs cells of code in one namespace, as at a prompt that knows `await`."""
+    """Runs cells of code in one namespace, as a prompt with top-level `await` does."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._namespace: dict[str, Any] = vars(ModuleType("__main__"))
@@ -79,7 +79,7 @@ class CellInterpreter(Interpreter):
         self._namespace.update({name: importlib.import_module(name) for name in MODULES})
         self._namespace.update(names)
         self._futures = 0
-        # All episodes of this process share one table of sources, so each has names of its own.
+        # All episodes of this process share `linecache`, so each needs its own names.
         self._mark = f" of {next(_episodes)}>"
         self._cells: list[str] = []
         self._forget_cells = weakref.finalize(self, _forget, self._cells)
@@ -94,7 +94,7 @@ class CellInterpreter(Interpreter):
             return self._run_async(parts)
         value = None
         for part, is_value in parts:
-            value = eval(part, self._namespace)  # noqa: S307 - what this is for
+            value = eval(part, self._namespace)  # noqa: S307 - the purpose of this class
             value = value if is_value else None
         return value
 
@@ -136,7 +136,7 @@ class CellInterpreter(Interpreter):
             yield body, False
         if last is not None:
             yield compile(ast.Expression(last.value), name, "eval", flags, dont_inherit=True), True
-        # As at a prompt: what one cell imports from the future holds for all that follow.
+        # As at a prompt: `from __future__` imports apply to all later cells.
         self._futures = flags & _FUTURES
 
     def _add_source(self, code: str) -> str:
@@ -170,7 +170,7 @@ class CellInterpreter(Interpreter):
     async def _await(self, parts: list[tuple[CodeType, bool]]) -> Any:
         value = None
         for part, is_value in parts:
-            found = eval(part, self._namespace)  # noqa: S307 - what this is for
+            found = eval(part, self._namespace)  # noqa: S307 - the purpose of this class
             if part.co_flags & inspect.CO_COROUTINE:
                 found = await found
             value = found if is_value else None
@@ -183,6 +183,6 @@ def _forget(cells: list[str]) -> None:
 
 
 def _input(prompt: object = "", /) -> str:
-    """Do what `input` does at the end of a file: the host's own input is not the code's."""
-    print(prompt, end="")  # noqa: T201 - what it does
+    """Replace `input`: code cannot read the stdin of the host."""
+    print(prompt, end="")  # noqa: T201 - as `input` does
     raise EOFError("EOF when reading a line")

@@ -16,7 +16,7 @@ from functools import partial
 from typing import final
 
 from envweave.codeact.executors.base import Executor, Functions
-from envweave.codeact.injected.files import gates
+from envweave.codeact.injected.files import permission_stubs
 from envweave.codeact.injected.prelude import MODULES, prelude
 from envweave.codeact.injected.variables import read_snapshot, show_code
 from envweave.codeact.models import Variable
@@ -122,13 +122,13 @@ class SessionExecutor(Executor):
 
     async def begin(self, *, seed: int | None, tools: Functions, files: bool) -> None:
         """Close the old session, and start a fresh one."""
-        functions = {**tools, **gates()} if files else dict(tools)
+        functions = {**tools, **permission_stubs()} if files else dict(tools)
         session = await self._episode.begin(seed=seed, tools=functions)
         self._called = ()
         self.names = list(functions)
-        made = await session.run(prelude(files=files))
-        if not made.success:
-            raise SessionLostError(f"A session could not be prepared: {made.exception_message}")
+        result = await session.run(prelude(files=files))
+        if not result.success:
+            raise SessionLostError(f"A session could not be prepared: {result.exception_message}")
 
     async def run(self, code: str) -> ExecutionResult:
         """Run code in the episode's session."""
@@ -140,7 +140,7 @@ class SessionExecutor(Executor):
         return result
 
     async def variables(self) -> dict[str, Variable]:
-        """Ask the session; what takes longer than a second is left out."""
+        """Return the variables; after a second, names and types only."""
         if self.session is None:
             return {}
         own = [*self.names, "ToolError"]
@@ -311,7 +311,7 @@ class SandboxSessions(SessionSource):
 
 @final
 class SandboxExecutor(SessionExecutor):
-    """Runs code behind the walls of `envweave.sandbox`.
+    """Runs code in `envweave.sandbox`.
 
     Executors with equal options share one sandbox in a process; each episode has a fresh session
     in it.
@@ -332,6 +332,6 @@ class SandboxExecutor(SessionExecutor):
 
 
 def with_modules(options: SandboxOptions) -> SandboxOptions:
-    """Return the options with the modules preloaded that code finds without an import."""
+    """Return the options with `MODULES` preloaded."""
     preload = tuple(dict.fromkeys((*options.preload, *MODULES)))
     return dataclasses.replace(options, preload=preload)

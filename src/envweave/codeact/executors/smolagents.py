@@ -40,7 +40,7 @@ class SmolagentsExecutor(ThreadExecutor):
     supports a part of Python: few builtins, and imports of `MODULES`, numpy and those that it
     allows by itself. What it refuses is an `InterpreterError`.
 
-    Its language has rules of its own:
+    Its language differs from Python:
 
     - `final_answer(value)` ends the code, and `value` is the return value. If the environment has
       a tool of that name, the tool is called first.

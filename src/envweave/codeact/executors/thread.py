@@ -33,7 +33,7 @@ from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
 from envweave.codeact.executors.base import Executor, Functions
 from envweave.codeact.executors.thread_output import CapturedStream, capture_output
-from envweave.codeact.injected.files import functions, gates
+from envweave.codeact.injected.files import functions, permission_stubs
 from envweave.codeact.injected.variables import LOOK_S, read_variables
 from envweave.codeact.injected.variables_inside import show
 from envweave.codeact.models import Variable
@@ -50,18 +50,14 @@ from envweave.sandbox.processes.async_bridge import awaited, called
 from envweave.sandbox.processes.polling import WATCH_S
 from envweave.sandbox.protocol import termination
 from envweave.sandbox.protocol.broker import LATE, Broker, ToolInvocation
+from envweave.sandbox.protocol.decoding import read_from_host, read_from_session
+from envweave.sandbox.protocol.encoding import encode, pack
 from envweave.sandbox.protocol.messages import (
     HEADER_BYTES,
     Called,
     Failure,
     RunFinished,
     ToolAnswer,
-)
-from envweave.sandbox.protocol.plain_values import (
-    encode,
-    pack,
-    read_from_host,
-    read_from_session,
 )
 from envweave.sandbox.protocol.session_protocol import result_of, unsendable
 from envweave.sandbox.protocol.termination import Termination
@@ -70,11 +66,11 @@ from envweave.sandbox.tools import SandboxTools, describe_error
 
 logger = logging.getLogger("envweave.codeact")
 
-# A prototype of our own: `ctypes.pythonapi` shares one function object with everyone.
+# A separate prototype: `ctypes.pythonapi` has one function object for the whole process.
 _set_exception = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_ulong, ctypes.c_void_p)(
     ("PyThreadState_SetAsyncExc", ctypes.pythonapi)
 )
-_TOO_LONG = "The code ran for longer than it may."
+_TOO_LONG = "The code exceeded its time limit."
 _CAUGHT = Failure("TimeLimit", f"{_TOO_LONG[:-1]}, and caught the interrupt.", "")
 
 
@@ -162,11 +158,11 @@ class _Episode:
         *,
         files: bool,
     ) -> None:
-        table = SandboxTools({**tools, **gates()} if files else dict(tools))
+        table = SandboxTools({**tools, **permission_stubs()} if files else dict(tools))
         bound: dict[str, Any] = {"ToolError": ToolError}
-        for face in table.signatures():
-            bound[face.name] = make_tool(face, self, self)  # type: ignore[arg-type] # has `ask` and `running`
-        self.names = [face.name for face in table.signatures()]
+        for signature in table.signatures():
+            bound[signature.name] = make_tool(signature, self, self)  # type: ignore[arg-type] # has `ask` and `running`
+        self.names = [one.name for one in table.signatures()]
         self._limits = limits
         self._broker = Broker(limits, table, time.monotonic)
         self._generators = _Generators(seed)
@@ -174,7 +170,7 @@ class _Episode:
         self._bound = list(bound)
         self._run: _Run | None = None  # the one in progress
         self._ended: Termination | None = None
-        self._called: tuple[ToolCall, ...] = ()  # since the last run, by values that were shown
+        self._called: tuple[ToolCall, ...] = ()  # since the last run, by a `__repr__`
         self._folder: WorkFolder | None = None
         if files:
             folder = WorkFolder(Path(gettempdir()), None, limits.disk_bytes, limits.files)
@@ -182,7 +178,7 @@ class _Episode:
             self._remove = weakref.finalize(folder, _remove_here, folder.path, os.getpid())
             self._folder = folder
             for name, function in functions(str(folder.path)).items():
-                bound[name] = _joined(bound[name], function)
+                bound[name] = _with_stub(bound[name], function)
         self._interpreter = make(bound)
 
     async def run(self, code: str) -> ExecutionResult:
@@ -191,7 +187,7 @@ class _Episode:
         try:
             size = len(code.encode())
         except UnicodeEncodeError:
-            return unsendable("SyntaxError", "The code holds half of a surrogate pair.", ())
+            return unsendable("SyntaxError", "The code contains half of a surrogate pair.", ())
         if size > limit:
             text = f"The code is longer than Limits(message_bytes={limit})."
             return unsendable("MessageLimit", text, ("message",))
@@ -336,7 +332,7 @@ class _Episode:
         return message
 
     async def _answer(self, run: _Run, call: Called, size: int) -> bytes:
-        """Run a tool until the code's time is over; return its encoded answer."""
+        """Run a tool until the time limit; return its encoded answer."""
         found = self._broker.look_up(call, size)
         if not isinstance(found, ToolInvocation):
             return found
@@ -365,7 +361,7 @@ class _Run:
     Attributes:
         loop: The event loop that waits for it.
         done: Done when the thread is done with it.
-        expired: Done when the code's time is over.
+        expired: Done when the time limit is exceeded.
         tool_error: An exception of a tool that is not an `Exception`, for the caller of the run.
     """
 
@@ -398,7 +394,7 @@ class _Run:
 
     @property
     def is_expired(self) -> bool:
-        """Whether the code's time is over."""
+        """Whether the time limit is exceeded."""
         return self.expired.done()
 
     @property
@@ -433,8 +429,8 @@ class _Run:
         failure = self._failure
         if self._is_interrupted and failure is None:
             failure = _CAUGHT
-        stdout, is_cut = self._stdout.text()
-        stderr, is_cut_too = self._stderr.text()
+        stdout, stdout_cut = self._stdout.text()
+        stderr, stderr_cut = self._stderr.text()
         return RunFinished(
             0,
             stdout,
@@ -443,7 +439,7 @@ class _Run:
             self._is_plain,
             self._shown,
             failure,
-            is_cut or is_cut_too,
+            stdout_cut or stderr_cut,
             self._is_interrupted,
         )
 
@@ -471,7 +467,7 @@ class _Run:
         return self._is_left_behind
 
     def _evaluate(self) -> None:
-        """Run the code. An interrupt may come out of this."""
+        """Run the code. May raise an interrupt."""
         try:
             try:
                 with self._lock:
@@ -479,8 +475,8 @@ class _Run:
                 value = self._do()
                 if value is not None:
                     self._shown = show_value(value)
-                    self._value, self._is_plain = _copied(value, self._limits.message_bytes)
-            except BaseException as error:  # noqa: BLE001 - the code's own, whatever it is
+                    self._value, self._is_plain = _copy_plain(value, self._limits.message_bytes)
+            except BaseException as error:  # noqa: BLE001 - the agent's code may raise anything
                 if type(error) is TimeLimit and not error.args:
                     error.args = (_TOO_LONG,)  # the interpreter made it, without a message
                 self._failure = self._interpreter.format_failure(error)
@@ -488,7 +484,7 @@ class _Run:
             self._failure = show_briefly(error)
 
     def _disarm(self) -> None:
-        """Let no interrupt come any more. Harmless twice."""
+        """Prevent further interrupts. Harmless twice."""
         with self._lock:
             self._is_running_code = False
             if self._is_interrupted:
@@ -532,7 +528,7 @@ def _serve(runs: SimpleQueue[_Run | None]) -> None:
         del run  # or its values would live until the next one
 
 
-def _copied(value: Any, limit_bytes: int) -> tuple[Any, bool]:
+def _copy_plain(value: Any, limit_bytes: int) -> tuple[Any, bool]:
     """Return a copy of a value, and whether it is plain data that fits one message."""
     try:
         data = encode(ToolAnswer(0, ok=True, value=pack(value)))[HEADER_BYTES:]
@@ -567,12 +563,12 @@ def format_python_failure(error: BaseException) -> Failure:
     return show_failure(without_ours(error))
 
 
-def _joined(ask: Callable[..., Any], do: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that asks the host, which checks and records the call, and then does."""
+def _with_stub(stub: Callable[..., Any], do: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that first calls the stub on the host, which records the call."""
 
-    @functools.wraps(ask)
+    @functools.wraps(stub)
     def tool(*args: Any, **kwargs: Any) -> Any:
-        ask(*args, **kwargs)
+        stub(*args, **kwargs)
         return do(*args, **kwargs)
 
     return tool
@@ -585,10 +581,10 @@ def _remove_here(folder: Path, owner: int) -> None:
 
 @final
 class _Generators:
-    """The global generators of `random` and numpy, as one episode left them.
+    """The global generators of `random` and numpy, in the state of one episode.
 
-    They are in place while code of the episode runs; the host's own are put back after the last
-    code that runs. Episodes that run at the same time draw from the same generators meanwhile.
+    They are installed while code of the episode runs; those of the host are restored after the
+    last code has run. Episodes that run at the same time share the same generators meanwhile.
     """
 
     def __init__(self, seed: int | None) -> None:
@@ -596,11 +592,11 @@ class _Generators:
         self._state: tuple[Any, Any] | None = None
 
     def enter(self) -> None:
-        """Put them in place."""
+        """Install them."""
         with _generators_lock:
-            if not _in_place:
-                _hosts.append(_get_state())
-            _in_place.add(self)
+            if not _installed:
+                _host_states.append(_get_state())
+            _installed.add(self)
             if self._state is not None:
                 _set_state(self._state)
             else:
@@ -608,19 +604,19 @@ class _Generators:
                 reseed(self._seed)
 
     def leave(self) -> None:
-        """Put the host's back, unless other code runs. Harmless twice."""
+        """Restore those of the host, unless other code runs. Harmless twice."""
         with _generators_lock:
-            if self not in _in_place:
+            if self not in _installed:
                 return
             self._state = _get_state()
-            _in_place.remove(self)
-            if not _in_place:
-                _set_state(_hosts.pop())
+            _installed.remove(self)
+            if not _installed:
+                _set_state(_host_states.pop())
 
 
 _generators_lock = threading.Lock()  # protects the two that follow
-_in_place: set[_Generators] = set()
-_hosts: list[tuple[Any, Any]] = []  # the host's state, while another one is in place
+_installed: set[_Generators] = set()
+_host_states: list[tuple[Any, Any]] = []  # the host's state, while another one is installed
 
 
 def _get_state() -> tuple[Any, Any]:
@@ -634,6 +630,6 @@ def _set_state(state: tuple[Any, Any]) -> None:
 
 
 def _resolve(future: asyncio.Future[None]) -> None:
-    """Wake those who wait for a future, unless it is done."""
+    """Resolve a future, unless it is done."""
     if not future.done():
         future.set_result(None)

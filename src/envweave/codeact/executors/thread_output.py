@@ -21,7 +21,7 @@ class CapturedStream(io.RawIOBase):
         self.name = name
         self._limit = limit_bytes
         self._data = bytearray()
-        self._lost = 0
+        self._dropped = 0
 
     def stream(self) -> TextIO:
         """Return the text stream that writes here."""
@@ -42,14 +42,14 @@ class CapturedStream(io.RawIOBase):
         data = bytes(data)
         kept = data[: self._limit - len(self._data)]
         self._data += kept
-        self._lost += len(data) - len(kept)
+        self._dropped += len(data) - len(kept)
         return len(data)
 
     def text(self) -> tuple[str, bool]:
-        """Return what was kept, and whether something was cut."""
-        if not self._lost:
+        """Return what was kept, and whether anything was dropped."""
+        if not self._dropped:
             return self._data.decode(errors="backslashreplace"), False
-        return f"{self._data.decode(errors='ignore')}\n... [{self._lost} bytes cut]", True
+        return f"{self._data.decode(errors='ignore')}\n... [{self._dropped} bytes cut]", True
 
 
 _captured: ContextVar[Mapping[str, TextIO] | None] = ContextVar("captured", default=None)

@@ -6,9 +6,9 @@ and is compared here; a program is run again, in fresh sessions.
 
 from __future__ import annotations
 
+from envweave.codeact.grading.base import Weighted
 from envweave.codeact.grading.hidden_tests import HiddenTests
 from envweave.codeact.grading.judge import Judge
 from envweave.codeact.grading.matching import ExactMatch, NumericMatch, RegexMatch
-from envweave.codeact.grading.weighted import Weighted
 
 __all__ = ["ExactMatch", "HiddenTests", "Judge", "NumericMatch", "RegexMatch", "Weighted"]

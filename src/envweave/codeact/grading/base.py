@@ -1,11 +1,11 @@
-"""The interface of graders: `Attempt`, `Grade`, `Grader`, and the values that graders expect."""
+"""The interface of graders (`Attempt`, `Grade`, `Grader`), expected values, and `Weighted`."""
 
 from __future__ import annotations
 
 import enum
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar, final
 
@@ -79,25 +79,25 @@ class Grader(ABC):
                 environment. Neither becomes a reward of 0.
         """
 
-    def check_task(self, task: Task) -> None:  # noqa: B027 - most can grade any
+    def check_task(self, task: Task) -> None:  # noqa: B027 - most can grade any task
         """Refuse a task that it cannot grade, before the episode starts.
 
         Raises:
             TaskError: The expected value is missing from the task, or visible to callers.
         """
 
-    async def close(self) -> None:  # noqa: B027 - most hold nothing
+    async def close(self) -> None:  # noqa: B027 - most have no resources
         """Free resources. Called by each environment that used it; it may be used again."""
 
 
 ExpectedT = TypeVar("ExpectedT")
 
 
-class _Given(enum.Enum):
-    NOTHING = enum.auto()
+class _NotGiven(enum.Enum):
+    NOT_GIVEN = enum.auto()
 
 
-NOT_GIVEN: Final = _Given.NOTHING
+NOT_GIVEN: Final = _NotGiven.NOT_GIVEN
 """The default of an option for which `None` is a valid value."""
 
 
@@ -136,7 +136,7 @@ class Expected(Generic[ExpectedT]):
         self._option = option
         self._from_task = from_task
         self._read = read
-        self._value = None if from_task is not None else self._checked(value, option)
+        self._value = None if from_task is not None else self._check(value, option)
 
     def of(self, task: Task | None) -> ExpectedT:
         """Return the value for an episode with this task.
@@ -159,7 +159,7 @@ class Expected(Generic[ExpectedT]):
                 f"such key. Put it there: Task(…, private={{{key!r}: …}})."
             )
         try:
-            return self._checked(task.private[key], f"private[{key!r}] of task {task.id!r}")
+            return self._check(task.private[key], f"private[{key!r}] of task {task.id!r}")
         except OptionError as error:
             raise TaskError(str(error)) from None
 
@@ -180,8 +180,63 @@ class Expected(Generic[ExpectedT]):
     def __repr__(self) -> str:
         return "given" if self._from_task is None else f"from_task={self._from_task!r}"
 
-    def _checked(self, value: Any, name: str) -> ExpectedT:
+    def _check(self, value: Any, name: str) -> ExpectedT:
         try:
             return self._read(value, name)
         except OptionError as error:
             raise OptionError(f"{self._grader}: {error}") from None
+
+
+@final
+class Weighted(Grader):
+    """Averages the scores of several graders by weight; weights need not add up to 1.
+
+    An attempt passes if every grader passes it. If one grader fails to grade it, so does this one.
+
+    Args:
+        weights: The weight of each grader.
+
+    Raises:
+        OptionError: There are no graders, or a weight is not above 0.
+    """
+
+    def __init__(self, weights: Mapping[Grader, float]) -> None:
+        if not weights:
+            raise OptionError("Weighted({}): expected graders and their weights.")
+        for grader, weight in weights.items():
+            if not isinstance(grader, Grader):
+                raise OptionError(f"Weighted: the keys must be graders, got {grader!r}.")
+            if isinstance(weight, bool) or not 0 < weight < math.inf:
+                raise OptionError(f"Weighted: a weight must be a number above 0, got {weight!r}.")
+        self._weights = dict(weights)
+
+    def __repr__(self) -> str:
+        return f"<Weighted: {', '.join(map(repr, self._weights))}>"
+
+    def check_task(self, task: Task) -> None:
+        """Check it with each grader."""
+        for grader in self._weights:
+            grader.check_task(task)
+
+    async def grade(self, attempt: Attempt) -> Grade:
+        """Grade with each grader in turn."""
+        total = math.fsum(self._weights.values())
+        scores, parts = [], []
+        for grader, weight in self._weights.items():
+            grade = await grader.grade(attempt)
+            scores.append(grade.score * weight / total)
+            parts.append(
+                {
+                    "grader": type(grader).__name__,
+                    **grade.details,
+                    "score": grade.score,
+                    "passed": grade.passed,
+                }
+            )
+        passed = all(part["passed"] for part in parts)
+        return Grade(min(math.fsum(scores), 1.0), passed, {"parts": parts})
+
+    async def close(self) -> None:
+        """Close each grader."""
+        for grader in self._weights:
+            await grader.close()

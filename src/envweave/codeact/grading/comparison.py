@@ -1,8 +1,7 @@
-"""Compares what an agent's code came to with what was expected: on the host, as plain data.
+"""Compares an agent's answer with the expected value: on the host, as plain data.
 
-An answer is the agent's word. Nothing of it is ever asked: of an object whose class is not one of
-plain data, not even whether it equals something. The work is bounded by the size of what was
-expected, whatever the answer is.
+An answer is untrusted. No method of it is ever called: an object whose class is not plain data is
+not even compared. The work is bounded by the size of the expected value, whatever the answer is.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ DEEPEST = 64
 """How deep lists, dicts and sets may nest. Anything deeper equals nothing."""
 
 _LONGEST_NUMBER = 1000
-_FLOAT_BITS = 1024  # no float is as large as an int of more
+_FLOAT_BITS = 1024  # an int with more bits is larger than every float
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _NUMPY_NUMBERS = frozenset(np.sctypeDict.values())
 _KINDS: dict[type, str] = {
@@ -41,7 +40,7 @@ _KINDS: dict[type, str] = {
 }
 
 
-class _ForeignError(Exception):
+class _NotComparableError(Exception):
     """A part is not plain data, or nested too deep."""
 
 
@@ -64,44 +63,44 @@ def is_same(
     """Whether an answer is the expected one. Never raises, whatever the answer is.
 
     Numbers are the same if they are equal, or no further apart than the larger tolerance. A bool
-    is no number: `True` is not 1. Text is not the number that it spells, `[42]` is not 42, and a
-    complex number is not a real one. NaN is the same only if NaN was expected. Lists, tuples and
-    arrays are the same if they hold the same in the same order, in as many dimensions; sets and
-    frozensets if they hold the same; dicts if they have the same under the same keys. An array
-    of no dimensions is the number that it holds.
+    is not a number: `True` is not 1. Text is not the number that it spells, `[42]` is not 42, and
+    a complex number is not a real one. NaN equals only an expected NaN. Lists, tuples and arrays
+    are the same if they have the same items in the same order, and the same shape; sets and
+    frozensets if they have the same items; dicts if they have the same values for the same keys.
+    An array without dimensions is the number in it.
 
     Args:
         answer: The result of the code.
         expected: See `read_expected`.
-        relative: A tolerance, as a part of the expected number.
-        absolute: A tolerance.
-        exact_integers: Whether of two integers only `absolute` counts.
+        relative: A tolerance, as a fraction of the expected number.
+        absolute: An absolute tolerance.
+        exact_integers: Whether only `absolute` applies to two integers.
 
     Raises:
-        OptionError: No answer can be what was expected; or a tolerance is no number, or below 0.
+        OptionError: No answer can equal the expected value; or a tolerance is not a number >= 0.
     """
     for name, given in (("relative", relative), ("absolute", absolute)):
         check_tolerance(name, given)
     close = _Closeness(float(relative), float(absolute), exact_integers)
-    wanted = read_expected(expected, "expected")
+    checked = read_expected(expected, "expected")
     try:
-        return _same(answer, wanted, close, 0)
-    except (_ForeignError, RecursionError):
+        return _same(answer, checked, close, 0)
+    except (_NotComparableError, RecursionError):
         return False
 
 
 def read_expected(value: Any, name: str = "expected_answer") -> Any:
     """Return a copy of an expected value, in builtin types.
 
-    Numbers of numpy become Python's; an instance of a subclass becomes one of its base.
+    Numbers of numpy become Python's; an instance of a subclass becomes one of its base class.
 
     Raises:
-        OptionError: No answer can be the same: it is no plain data, or nested too deep. The
+        OptionError: No answer can be the same: it is not plain data, or nested too deep. The
             message does not quote it.
     """
     try:
-        return _copied(value, 0)
-    except _ForeignError as error:
+        return _copy(value, 0)
+    except _NotComparableError as error:
         raise OptionError(
             f"{name}: answers cannot be compared with {error}. Use None, numbers, text, bytes, "
             f"arrays of numbers, or lists, tuples, sets and dicts of those, at most {DEEPEST} deep."
@@ -109,7 +108,7 @@ def read_expected(value: Any, name: str = "expected_answer") -> Any:
 
 
 def read_number(text: str) -> int | float | None:
-    """Return the number that a text spells, and nothing else besides blanks; or `None`.
+    """Return the number that a text consists of, apart from blanks; or `None`.
 
     >>> read_number(" -1.5e3 "), read_number("42"), read_number("42 apples")
     (-1500.0, 42, None)
@@ -129,7 +128,7 @@ def check_tolerance(name: str, given: Any) -> None:
     """Check a tolerance.
 
     Raises:
-        OptionError: It is no number, or below 0.
+        OptionError: It is not a number >= 0.
     """
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
     if not is_number or not 0 <= given < math.inf:
@@ -183,7 +182,7 @@ def _is_finite(number: float) -> bool:
 
 
 def _are_close(answer: Fraction, expected: Fraction, close: _Closeness) -> bool:
-    """Compare exactly: a float next to an int would round what is between them away."""
+    """Compare exactly: float arithmetic with a large int would round the difference away."""
     allowed = max(Fraction(close.relative) * abs(expected), Fraction(close.absolute))
     return abs(answer - expected) <= allowed
 
@@ -215,7 +214,7 @@ def _same_lists(answer: Any, expected: Any, close: _Closeness, depth: int) -> bo
 
 
 def _items(sequence: Any) -> Iterable[Any]:
-    """Return what a list holds. Of an array of several dimensions, the arrays that it is of."""
+    """Return the items of a list; for an array with several dimensions, its subarrays."""
     if isinstance(sequence, np.ndarray) and sequence.ndim == 1:
         return sequence.tolist()  # type: ignore[no-any-return]
     return sequence  # type: ignore[no-any-return]
@@ -224,28 +223,28 @@ def _items(sequence: Any) -> Iterable[Any]:
 def _same_sets(answer: Any, expected: Any, close: _Closeness, depth: int) -> bool:
     if len(answer) != len(expected):
         return False
-    given, wanted = _apart(answer, depth), _apart(expected, depth)
+    given, wanted = _split_set(answer, depth), _split_set(expected, depth)
     if given.others != wanted.others or len(given.numbers) != len(wanted.numbers):
         return False
-    # In order, the nearest stand opposite each other.
+    # Sorted, so that each number meets its nearest counterpart.
     return all(map(_same_number, given.numbers, wanted.numbers, [close] * len(wanted.numbers)))
 
 
-class _Apart(NamedTuple):
-    """What a set holds: its numbers in order, and keys for all else."""
+class _SetItems(NamedTuple):
+    """The items of a set: its numbers, sorted, and comparison keys of all others."""
 
     numbers: list[float]
     others: set[Any]
 
 
-def _apart(items: Any, depth: int) -> _Apart:
+def _split_set(items: Any, depth: int) -> _SetItems:
     numbers, others = [], set()
     for item in map(_as_python, items):
         if _KINDS.get(type(item)) == "number" and item == item:
             numbers.append(item)
         else:
             others.add(_key(item, depth + 1))
-    return _Apart(sorted(numbers), others)
+    return _SetItems(sorted(numbers), others)
 
 
 def _same_dicts(answer: Any, expected: Any, close: _Closeness, depth: int) -> bool:
@@ -259,9 +258,9 @@ def _same_dicts(answer: Any, expected: Any, close: _Closeness, depth: int) -> bo
 
 
 def _key(item: Any, depth: int) -> Any:
-    """Return what two items of a set, or two keys, have in common exactly if they are the same."""
+    """Return a hashable key, equal for two items exactly if they are the same."""
     if depth > DEEPEST:
-        raise _ForeignError("something nested too deep")
+        raise _NotComparableError("a value that is nested too deep")
     item = _as_python(item)
     kind = _KINDS.get(type(item))
     if kind == "list":
@@ -269,24 +268,24 @@ def _key(item: Any, depth: int) -> Any:
     if kind == "set":
         return kind, frozenset(_key(one, depth + 1) for one in item)
     if kind is None or kind == "dict":
-        raise _ForeignError(f"a {type(item).__name__}")
+        raise _NotComparableError(f"a {type(item).__name__}")
     return (kind, item) if item == item else (kind, "nan")
 
 
 def _as_python(value: Any) -> Any:
-    """Return a number of numpy, or an array of no dimensions, as the number of Python's."""
+    """Convert a number of numpy, or an array without dimensions, to a number of Python."""
     kind = type(value)
     if kind in _NUMPY_NUMBERS or (kind is np.ndarray and value.ndim == 0):
         return value.item()
     return value
 
 
-def _copied(value: Any, depth: int) -> Any:
+def _copy(value: Any, depth: int) -> Any:
     if depth > DEEPEST:
-        raise _ForeignError("something nested too deep, or within itself,")
+        raise _NotComparableError("a value that is nested too deep, or contains itself")
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "biufc":
-            raise _ForeignError(f"an array of {value.dtype}")
+            raise _NotComparableError(f"an array of {value.dtype}")
         wide = {"g": "f8", "G": "c16"}.get(value.dtype.char, value.dtype)  # Python has no wider
         return np.array(value, dtype=wide, copy=True, subok=False)
     if isinstance(value, np.longdouble):
@@ -295,11 +294,11 @@ def _copied(value: Any, depth: int) -> Any:
         value = value.item()
     for base in type(value).__mro__:
         if base is list or base is tuple or base is set or base is frozenset:
-            return base(_copied(one, depth + 1) for one in value)
+            return base(_copy(one, depth + 1) for one in value)
         if base is dict:
-            return {_copied(key, depth + 1): _copied(one, depth + 1) for key, one in value.items()}
+            return {_copy(key, depth + 1): _copy(one, depth + 1) for key, one in value.items()}
         if base is bool or base is type(None):
             return value
         if base in _KINDS:
             return base(value)
-    raise _ForeignError(f"a {type(value).__name__}")
+    raise _NotComparableError(f"a {type(value).__name__}")

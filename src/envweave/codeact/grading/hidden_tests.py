@@ -14,7 +14,7 @@ from envweave.codeact.executors.base import Functions
 from envweave.codeact.executors.sandbox import Lease, SandboxOptions, take_lease
 from envweave.codeact.grading.base import NOT_GIVEN, Attempt, Expected, Grade, Grader, GradingError
 from envweave.codeact.grading.test_cases import INPUTS, TestCase, read_cases, read_entry
-from envweave.codeact.injected.files import gates
+from envweave.codeact.injected.files import permission_stubs
 from envweave.codeact.injected.prelude import MODULES, prelude
 from envweave.errors import ClosedError, OptionError, SandboxError, SessionEndedError
 from envweave.sandbox.async_session import AsyncSession
@@ -28,37 +28,37 @@ from envweave.types import Task
 
 @final
 class FreshSessions:
-    """Makes sessions in the sandbox that this process has for such options.
+    """Provides the sandbox that this process shares for these options.
 
-    The sandbox is started when the first one is wanted, and kept until `close`.
+    The sandbox is started for the first session, and kept until `close`.
     """
 
     def __init__(self, options: SandboxOptions) -> None:
         self._options = options
-        self._kept: Lease | None = None
+        self._lease: Lease | None = None
 
     @contextlib.asynccontextmanager
     async def sandbox(self) -> AsyncIterator[AsyncSandbox]:
         """Return the sandbox, also while another task closes this.
 
         Raises:
-            GradingError: It cannot be had.
+            GradingError: It cannot be started.
         """
         try:
             lease = await asyncio.to_thread(take_lease, self._options)
         except SandboxError as error:
-            raise GradingError(f"No sandbox to grade in: {error}") from error
+            raise GradingError(f"The sandbox for grading could not be started: {error}") from error
         try:
             yield lease.sandbox
         finally:
             # The new lease is taken before the old one is released: the sandbox stays alive.
-            before, self._kept = self._kept, lease
+            before, self._lease = self._lease, lease
             if before is not None:
                 before.release()
 
     async def close(self) -> None:
         """Release the sandbox. The next use starts it again."""
-        kept, self._kept = self._kept, None
+        kept, self._lease = self._lease, None
         if kept is not None:
             await asyncio.to_thread(kept.release)
 
@@ -75,7 +75,7 @@ async def fresh_session(
     try:
         session = await sandbox.session(seed=seed, tools=tools)
     except (SandboxError, ClosedError) as error:
-        raise GradingError(f"No session to grade in: {error}") from error
+        raise GradingError(f"A session for grading could not be started: {error}") from error
     try:
         yield session
     finally:
@@ -84,17 +84,17 @@ async def fresh_session(
 
 
 Outcome = Literal["ok", "failed", "error", "timeout", "ended", "skipped"]
-"""What is told of a case: it passed; another value came out; the code raised; it took too long; it
-ended its session; it was not run, since an earlier one had decided. No word of it is the agent's.
+"""The outcome of a case: passed; wrong value; an exception; too slow; the code ended its session;
+not run, because an earlier case decided the score. No text of the agent is part of it.
 """
 
 Source = Literal["program", "answer"]
 Score = Literal["all", "share"]
 
 _SEED = 0
-_LEAST_S = 0.01
+_MIN_TIMEOUT_S = 0.01
 _STDIN = ".stdin"
-# The program may hand in, as it did in its episode. Here nobody takes it.
+# The program may call `final_answer`, as in its episode. Here the answer is ignored.
 _PREPARE = "def final_answer(answer=None): pass\n"
 _FEED = f"""
 def _feed():
@@ -110,37 +110,37 @@ del _feed
 
 @final
 class HiddenTests(Grader):
-    """Runs the agent's program in sessions of its own, one for each case.
+    """Runs the agent's program in fresh sessions, one for each case.
 
-    The session is fresh: nothing that the agent did to its own can reach it, and no case another.
-    Inputs go in and plain data come out. What is expected stays here, and is compared here.
+    Nothing that the agent did to its own session affects the cases, and no case affects another.
+    Inputs enter a session and plain data leave it. Expected values never leave the host.
 
     A case is `{"call": "fib(10)", "expected": 55}`; `{"args": [10], "kwargs": {}, "expected": 55}`
     with `entry="fib"`; `{"stdin": "10", "stdout": "55"}` for a whole program; or text with asserts
     such as `assert fib(10) == 55`. The first two may have a `"tolerance"`.
 
-    The program finds the modules that it had in its episode, and no tools. Random numbers are the
+    The program has the modules that it had in its episode, and no tools. Random numbers are the
     same in every case.
 
     Args:
         cases: The cases: one, or a list of them.
-        from_task: Instead, the key of the task's private part under which they are.
-        entry: What cases with arguments call: `"fib"`, `"Solution().fib"`.
-        source: The program: `"program"` is the code of the episode, `"answer"` the text that was
-            handed in.
-        score: `"all"` pays 1 if every case passes, else 0, and runs none after the first that
-            does not; `"share"` pays the share of cases that pass.
+        from_task: Instead, the key of the cases in the task's private part.
+        entry: The function that cases with arguments call: `"fib"`, `"Solution().fib"`.
+        source: The program: `"program"` is the code of the episode, `"answer"` the submitted
+            text.
+        score: `"all"` scores 1 if every case passes, else 0, and stops at the first that fails;
+            `"share"` scores the share of cases that pass.
         per_case_timeout_s: How long the program and the call of one case may take together.
-        files: Whether the program finds `file_read` and its kind, as in an environment with them.
+        files: Whether the program has the file tools, such as `file_read`.
         limits: What a session may use.
-        preload: Modules that programs use, so that their import is free.
-        packages: The installed packages that programs can import; those of the environment, as a
-            rule. See `Sandbox`.
-        isolation: The walls; see `Sandbox`.
+        preload: Modules that are imported before a session starts.
+        packages: The installed packages that programs can import; usually those of the
+            environment. See `Sandbox`.
+        isolation: See `Sandbox`.
         visible: Files and folders of the host that programs may read, and import from.
 
     Raises:
-        OptionError: A case cannot be run, or an option is not sound.
+        OptionError: A case cannot be run, or an option is invalid.
     """
 
     def __init__(
@@ -161,11 +161,11 @@ class HiddenTests(Grader):
     ) -> None:
         for name, value, kind in (("source", source, Source), ("score", score, Score)):
             if value not in get_args(kind):
-                known = " nor ".join(map(repr, get_args(kind)))
+                known = " or ".join(map(repr, get_args(kind)))
                 raise OptionError(f"HiddenTests({name}={value!r}): {name} must be {known}.")
         if isinstance(per_case_timeout_s, bool) or not 0 < per_case_timeout_s < float("inf"):
             raise OptionError(
-                f"HiddenTests(per_case_timeout_s={per_case_timeout_s!r}): expected seconds above 0."
+                f"HiddenTests(per_case_timeout_s={per_case_timeout_s!r}): expected a number > 0."
             )
         entry = read_entry(entry)
         self._cases = Expected(
@@ -209,12 +209,12 @@ class HiddenTests(Grader):
     async def grade(self, attempt: Attempt) -> Grade:
         """Run the cases."""
         cases = self._cases.of(attempt.task)
-        program = self._program_of(attempt)
+        program = self._get_program(attempt)
         if program is None:
             outcomes: list[Outcome] = ["error"] * len(cases)
         else:
             async with self._sessions.sandbox() as sandbox:
-                outcomes = await self._run(sandbox, program, cases)
+                outcomes = await self._run_cases(sandbox, program, cases)
         passed = Counter(outcomes)["ok"]
         share = passed / len(cases)
         return Grade(
@@ -227,85 +227,87 @@ class HiddenTests(Grader):
         """Release the sandbox."""
         await self._sessions.close()
 
-    def _program_of(self, attempt: Attempt) -> str | None:
+    def _get_program(self, attempt: Attempt) -> str | None:
         if self._source == "program":
             return attempt.program
-        given = attempt.answered and type(attempt.answer) is str
-        return attempt.answer if given else None
+        is_text = attempt.answered and type(attempt.answer) is str
+        return attempt.answer if is_text else None
 
-    async def _run(
+    async def _run_cases(
         self, sandbox: AsyncSandbox, program: str, cases: list[TestCase]
     ) -> list[Outcome]:
-        tools = gates() if self._files else {}
+        tools = permission_stubs() if self._files else {}
         outcomes: list[Outcome] = []
-        unfit: Outcome | None = None  # what became of a program that did not come to its end
+        program_failure: Outcome | None = None  # the outcome of a program that did not complete
         for case in cases:
             if self._score == "all" and outcomes and outcomes[-1] != "ok":
                 outcomes.append("skipped")
-            elif unfit is not None and case.call is not None:
-                outcomes.append(unfit)
+            elif program_failure is not None and case.call is not None:
+                outcomes.append(program_failure)
             else:
                 async with fresh_session(sandbox, _SEED, tools) as session:
-                    outcome, came_to_end = await self._play(session, program, case)
+                    outcome, completed = await self._run_case(session, program, case)
                 outcomes.append(outcome)
-                unfit = None if came_to_end else outcome
+                program_failure = None if completed else outcome
         return outcomes
 
-    async def _play(
+    async def _run_case(
         self, session: AsyncSession, program: str, case: TestCase
     ) -> tuple[Outcome, bool]:
-        """Return what became of a case, and whether the program came to its end."""
+        """Return the outcome of a case, and whether the program completed."""
         await _prepare(session, case, prelude(files=self._files))
         try:
             result = await session.run(program, timeout_s=self._timeout_s)
             if case.call is None:
-                return _judge_output(result, case), True
+                return _check_output(result, case), True
             if not result.success:
-                return _of_failure(result), False
-            left_s = max(self._timeout_s - result.duration_s, _LEAST_S)
+                return _classify_failure(result), False
+            left_s = max(self._timeout_s - result.duration_s, _MIN_TIMEOUT_S)
             result = await session.run(case.call, timeout_s=left_s)
         except SessionEndedError:
             return "ended", True
         except SandboxError as error:
-            raise GradingError(f"A session to grade in was lost: {error}") from error
-        return _judge_value(result, case), True
+            raise GradingError(f"A session for grading was lost: {error}") from error
+        return _check_value(result, case), True
 
 
 async def _prepare(session: AsyncSession, case: TestCase, code: str) -> None:
-    """Prepare a session with what the program may need, before it runs."""
+    """Prepare a session: the prelude, the inputs and the stdin of the case."""
     try:
-        made = await session.run(code + _PREPARE)
+        result = await session.run(code + _PREPARE)
         if case.inputs is not None:
             await session.put(INPUTS, case.inputs)
         if case.stdin is not None:
             await session.write_file(_STDIN, case.stdin.encode())
-            made = await session.run(_FEED)
+            result = await session.run(_FEED)
     except SandboxError as error:
-        raise GradingError(f"A session to grade in was lost: {error}") from error
-    if not made.success:
-        raise GradingError(f"A session could not be prepared: {made.exception_message}")
-
-
-def _judge_value(result: ExecutionResult, case: TestCase) -> Outcome:
+        raise GradingError(f"A session for grading was lost: {error}") from error
     if not result.success:
-        return _of_failure(result)
+        raise GradingError(
+            f"A session for grading could not be prepared: {result.exception_message}"
+        )
+
+
+def _check_value(result: ExecutionResult, case: TestCase) -> Outcome:
+    if not result.success:
+        return _classify_failure(result)
     value = result.return_value
-    # In a list: a value that is not plain data also comes out as `None`.
+    # In a list: a value that is not plain data is also returned as `None`.
     if type(value) is not list or len(value) != 1:
         return "failed"
     return "ok" if case.check.holds(value[0]) else "failed"
 
 
-def _judge_output(result: ExecutionResult, case: TestCase) -> Outcome:
+def _check_output(result: ExecutionResult, case: TestCase) -> Outcome:
     exited = result.exception_type == "SystemExit" and result.exception_message in ("", "0", "None")
     if not (result.success or exited) or result.session_ended:
-        return _of_failure(result)
+        return _classify_failure(result)
     if "output" in result.limits_hit:
         return "failed"
     return "ok" if case.check.holds(result.stdout) else "failed"
 
 
-def _of_failure(result: ExecutionResult) -> Outcome:
+def _classify_failure(result: ExecutionResult) -> Outcome:
     if "time" in result.limits_hit:
         return "timeout"
     return "ended" if result.session_ended else "error"

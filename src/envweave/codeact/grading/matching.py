@@ -16,10 +16,10 @@ from envweave.codeact.grading.comparison import check_tolerance, is_same, read_e
 from envweave.errors import OptionError
 from envweave.types import Task
 
-_STUCK_S = 60.0
+_PROCESS_S = 60.0
 """Wall-clock limit of the process, generous for a busy machine."""
 
-# The time that counts is the process's own: a busy machine makes no answer wrong.
+# Limits CPU time, not wall-clock time: a busy machine must not fail an answer.
 _CHILD = """
 import json, re, signal, sys
 pattern, flags, text, full, seconds = json.load(sys.stdin)
@@ -30,21 +30,21 @@ print("yes" if (search.fullmatch if full else search.search)(text) else "no")
 
 
 def matches(pattern: str, flags: int, text: str, *, full: bool, timeout_s: float) -> bool | None:
-    """Return whether a text matches, or `None` if finding out takes longer than it may.
+    """Return whether a text matches, or `None` if the match exceeds its time limit.
 
     Blocks.
 
     Raises:
         GradingError: The process could not be started, or did not answer.
     """
-    question = json.dumps([pattern, flags, text, full, timeout_s])
+    request = json.dumps([pattern, flags, text, full, timeout_s])
     try:
-        done = subprocess.run(  # noqa: S603 - our own interpreter, and no text of anybody's
+        done = subprocess.run(  # noqa: S603 - fixed arguments
             [sys.executable, "-I", "-S", "-c", _CHILD],
-            input=question,
+            input=request,
             capture_output=True,
             text=True,
-            timeout=math.ceil(timeout_s) + _STUCK_S,
+            timeout=math.ceil(timeout_s) + _PROCESS_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -59,7 +59,7 @@ def matches(pattern: str, flags: int, text: str, *, full: bool, timeout_s: float
 LONGEST_TEXT = 10_000
 """How many characters of a text are searched: the last ones."""
 
-_LONGEST_INT = 300  # digits, so that each has its place among the floats
+_LONGEST_INT = 300  # digits, so that it can be converted to a float
 
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
 _UNSIGNED = rf"(?:{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
@@ -78,9 +78,8 @@ _NUMBER = re.compile(
 def last_number(text: str) -> int | float | None:
     """Return the last number in a text, or `None` if there is none.
 
-    `1,234.5` is read with its commas, `1e-3` with its exponent, `3/4` as a quotient. A sign of a
-    currency and a percent sign are passed over: `$5` and `5%` are 5. Digits within words, as in
-    `x2`, are none.
+    `1,234.5` is read with its commas, `1e-3` with its exponent, `3/4` as a quotient. Currency and
+    percent signs are ignored: `$5` and `5%` are 5. Digits within words, as in `x2`, do not count.
 
     >>> last_number("She had 3 apples and paid $1,234.50 for them.")
     1234.5
@@ -89,7 +88,7 @@ def last_number(text: str) -> int | float | None:
     """
     tail = text[-LONGEST_TEXT:]
     found = None
-    for found in _NUMBER.finditer(tail):  # noqa: B007 - the last one is what is wanted
+    for found in _NUMBER.finditer(tail):  # noqa: B007 - only the last one is used
         pass
     if found is None or (found.start() == 0 and len(text) > len(tail)):  # cut in the middle
         return None
@@ -112,18 +111,18 @@ def _read(digits: str) -> int | float | None:
 
 @final
 class ExactMatch(Grader):
-    """Passes an answer that is what was expected: plain data, compared on the host.
+    """Passes an answer that equals the expected one: plain data, compared on the host.
 
     See `envweave.codeact.grading.comparison.is_same`: 2 and 2.0 are equal, and so are a list and a
-    tuple of equal items; `True` and 1 are not, nor 42 and `"42"`. An object of the agent's own has
-    no plain form, and equals nothing.
+    tuple of equal items; `True` and 1 are not, nor 42 and `"42"`. An object of the agent's own
+    class has no plain form, and equals nothing.
 
     Args:
         expected: The answer.
-        from_task: Instead, the key of the task's private part under which it is.
+        from_task: Instead, its key in the task's private part.
 
     Raises:
-        OptionError: Neither is given, or both, or it is no plain data.
+        OptionError: Neither or both are given, or it is not plain data.
     """
 
     def __init__(self, expected: Any = NOT_GIVEN, *, from_task: str | None = None) -> None:
@@ -144,20 +143,20 @@ class ExactMatch(Grader):
 
 @final
 class NumericMatch(Grader):
-    """Passes a number that is near enough to the expected one.
+    """Passes a number that is close enough to the expected one.
 
-    Integers must be equal up to `absolute`; of other numbers either tolerance will do.
+    Integers may differ by `absolute`; other numbers by the larger of both tolerances.
 
     Args:
-        expected: The number, or text that has it as its last number, as datasets do.
-        from_task: Instead, the key of the task's private part under which it is.
-        absolute: How far the answer may be off.
-        relative: How far, as a part of the expected number.
-        accept_text: Whether text is taken for the last number in it, as in "The answer is 42."
-            See `last_number` for what is read how.
+        expected: The number, or text whose last number it is, as in many datasets.
+        from_task: Instead, its key in the task's private part.
+        absolute: The absolute tolerance.
+        relative: The tolerance as a fraction of the expected number.
+        accept_text: Whether text counts as the last number in it, as in "The answer is 42." See
+            `last_number`.
 
     Raises:
-        OptionError: Neither is given, or both, or it is no number; or a tolerance is none.
+        OptionError: Neither or both are given, it is not a number, or a tolerance is invalid.
     """
 
     def __init__(
@@ -211,18 +210,18 @@ class _Pattern(NamedTuple):
 
 @final
 class RegexMatch(Grader):
-    """Passes text that matches a pattern. Anything but text does not.
+    """Passes text that matches a pattern. Other values do not pass.
 
     Args:
-        pattern: The pattern: text, or what `re.compile` returned.
-        from_task: Instead, the key of the task's private part under which it is.
-        full: Whether the whole text must match, or some part of it.
-        longest: How many characters an answer may have; a longer one does not match.
-        timeout_s: How long a match may take, in seconds of computing; one that takes longer is
-            none. An agent may write text on which a pattern like `(a+)+b` takes for ever.
+        pattern: The pattern: text, or the result of `re.compile`.
+        from_task: Instead, its key in the task's private part.
+        full: Whether the whole text must match, rather than some part of it.
+        longest: The most characters of an answer; a longer one does not match.
+        timeout_s: How much CPU time a match may take; a slower one fails. On some text a pattern
+            like `(a+)+b` takes practically forever.
 
     Raises:
-        OptionError: Neither is given, or both, or it is no pattern; or a limit is none.
+        OptionError: Neither or both are given, it is not a pattern, or a limit is invalid.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ import numpy as np
 
 from envweave.codeact.grading.comparison import check_tolerance, is_same, read_expected
 from envweave.errors import OptionError, PlainDataError, suggest
-from envweave.sandbox.protocol.plain_values import pack
+from envweave.sandbox.protocol.encoding import pack
 
 Kind = Literal[
     "equal",
@@ -39,13 +39,13 @@ class TestCheck:
     """A check of a value. Its `repr` does not show what is expected.
 
     Attributes:
-        kind: How the value must stand to what is expected.
-        expected: What is expected: plain data.
-        absolute: How far numbers may be apart.
-        relative: How far, as a part of the larger number; for `"close"`.
+        kind: How the value must relate to the expected one.
+        expected: The expected value: plain data.
+        absolute: The absolute tolerance of numbers.
+        relative: The relative tolerance, of the larger number; for `"close"`.
 
     Raises:
-        OptionError: No value can be so.
+        OptionError: No value can pass.
     """
 
     kind: Kind
@@ -58,7 +58,9 @@ class TestCheck:
         if self.kind in ("among", "not among") and not isinstance(
             self.expected, str | list | tuple | set | frozenset | dict
         ):
-            raise OptionError("`in` needs text, a list, a tuple, a set or a dict to look in.")
+            raise OptionError(
+                "`in` needs text, a list, a tuple, a set or a dict on its right side."
+            )
 
     def holds(self, value: Any) -> bool:
         """Whether plain data passes. Never raises."""
@@ -92,7 +94,7 @@ def _can_hold(value: Any) -> bool:
 
 
 def _is_true(check: TestCheck, value: Any) -> bool:
-    if isinstance(value, np.ndarray):  # which is neither
+    if isinstance(value, np.ndarray):  # neither true nor false
         return False
     return bool(value) is check.expected
 
@@ -102,7 +104,7 @@ def _is_close(check: TestCheck, value: Any) -> bool:
         return False
     try:
         return math.isclose(value, check.expected, rel_tol=check.relative, abs_tol=check.absolute)
-    except OverflowError:  # an int beyond all floats
+    except OverflowError:  # an int larger than every float
         return bool(value == check.expected)
 
 
@@ -142,7 +144,7 @@ _HOW = (
     "Write `assert f(1) == 2` with a literal on one side; also `!=`, `in`, `not in`, `is None`, "
     "`assert f(1)`, `assert not f(1)`, `abs(f(1) - 2) < 0.1` and `math.isclose(f(1), 2)`."
 )
-_MAKERS = {one.__name__: one for one in (dict, float, frozenset, list, set, sorted, tuple)}
+_CONSTRUCTORS = {one.__name__: one for one in (dict, float, frozenset, list, set, sorted, tuple)}
 _OPERATORS: dict[type[ast.cmpop], Kind] = {
     ast.Eq: "equal",
     ast.NotEq: "unequal",
@@ -151,7 +153,7 @@ _OPERATORS: dict[type[ast.cmpop], Kind] = {
     ast.In: "among",
     ast.NotIn: "not among",
 }
-_TURNED: dict[Kind, Kind] = {"among": "holding", "not among": "not holding"}
+_SWAPPED: dict[Kind, Kind] = {"among": "holding", "not among": "not holding"}
 
 
 class Asserted(NamedTuple):
@@ -169,7 +171,7 @@ def read_asserts(text: str) -> list[Asserted]:
     """Return the asserts of a text, in order.
 
     Raises:
-        OptionError: There is something else in it. The message names the line, and quotes nothing.
+        OptionError: It contains anything else. The message names the line, and quotes nothing.
     """
     try:
         tree = ast.parse(textwrap.dedent(text))
@@ -179,11 +181,12 @@ def read_asserts(text: str) -> list[Asserted]:
     return [_read_assert(statement) for statement in tree.body]
 
 
-def sendable(expression: str) -> ast.expr:
-    """Return an expression that may run among the agent's code.
+def parse_sendable(expression: str) -> ast.expr:
+    """Parse an expression that may run in the agent's session.
 
     Raises:
-        OptionError: It is none, or it compares: what it compares with would be there to be read.
+        OptionError: It is not an expression, or it contains a comparison: the agent's code could
+            read the expected value.
     """
     try:
         node = ast.parse(expression.strip(), mode="eval").body
@@ -194,12 +197,12 @@ def sendable(expression: str) -> ast.expr:
 
 
 def refuse_guessable(node: ast.expr, expected: Any) -> None:
-    """Refuse an expression whose outcome a replaced builtin would make right, without the agent's.
+    """Refuse an expression that the agent's code could satisfy by replacing a builtin.
 
     Raises:
-        OptionError: It is a call of a builtin, and only true, false or `None` is expected of it.
+        OptionError: It is a call of a builtin, and the expected value is a bool or `None`.
     """
-    if not _is_single(expected):
+    if not _is_none_or_bool(expected):
         return
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         node = node.operand
@@ -209,8 +212,8 @@ def refuse_guessable(node: ast.expr, expected: Any) -> None:
         and hasattr(builtins, node.func.id)
     ):
         raise OptionError(
-            f"{node.func.id}() would run among the agent's code, which can replace it, and its "
-            "outcome is easy to guess. Compare the value itself: assert f(1) == 2."
+            f"{node.func.id}() would run in the agent's session, which can replace it, and its "
+            "value is easy to guess. Compare the value itself: assert f(1) == 2."
         )
 
 
@@ -218,7 +221,7 @@ def _read_assert(statement: ast.stmt) -> Asserted:
     try:
         if not isinstance(statement, ast.Assert):
             raise OptionError(f"{type(statement).__name__} is not an assert. {_HOW}")
-        node, check = _taken_apart(statement.test)
+        node, check = _split_test(statement.test)
         _refuse_comparison(node)
         refuse_guessable(node, check.expected)
     except OptionError as error:
@@ -226,67 +229,69 @@ def _read_assert(statement: ast.stmt) -> Asserted:
     return Asserted(ast.unparse(node), check)
 
 
-def _taken_apart(test: ast.expr) -> tuple[ast.expr, TestCheck]:
+def _split_test(test: ast.expr) -> tuple[ast.expr, TestCheck]:
     if isinstance(test, ast.Compare):
         if len(test.ops) != 1:
             raise OptionError(f"it compares more than once. {_HOW}")
-        return _compared(test.left, test.ops[0], test.comparators[0])
+        return _split_comparison(test.left, test.ops[0], test.comparators[0])
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return test.operand, TestCheck("true", expected=False)
     if isinstance(test, ast.BoolOp):
         raise OptionError("it asserts several things at once. Write an assert for each.")
     if _is_call_of(test, "math.isclose", "isclose"):
-        return _close(test)  # type: ignore[arg-type]
+        return _split_isclose(test)  # type: ignore[arg-type]
     return test, TestCheck("true", expected=True)
 
 
-def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> tuple[ast.expr, TestCheck]:
+def _split_comparison(
+    left: ast.expr, operator: ast.cmpop, right: ast.expr
+) -> tuple[ast.expr, TestCheck]:
     if isinstance(operator, ast.Lt | ast.LtE) and _is_call_of(left, "abs"):
-        return _near(left, operator, right)  # type: ignore[arg-type]
+        return _split_abs(left, operator, right)  # type: ignore[arg-type]
     kind = _OPERATORS.get(type(operator))
     if kind is None:
         raise OptionError(f"{type(operator).__name__} is not a supported comparison. {_HOW}")
     try:
         node, expected = left, _literal(right)
     except _NotLiteralError:
-        node, expected = right, _one_literal(left)
-        kind = _TURNED.get(kind, kind)
-    if isinstance(operator, ast.Is | ast.IsNot) and not _is_single(expected):
+        node, expected = right, _require_literal(left)
+        kind = _SWAPPED.get(kind, kind)
+    if isinstance(operator, ast.Is | ast.IsNot) and not _is_none_or_bool(expected):
         raise OptionError("`is` is for None, True and False. Write == instead.")
     return node, TestCheck(kind, expected=expected)
 
 
-def _near(left: ast.Call, operator: ast.cmpop, right: ast.expr) -> tuple[ast.expr, TestCheck]:
-    """Take `abs(f(1) - 2) < 0.1` apart."""
+def _split_abs(left: ast.Call, operator: ast.cmpop, right: ast.expr) -> tuple[ast.expr, TestCheck]:
+    """Split `abs(f(1) - 2) < 0.1`."""
     inner = left.args[0] if len(left.args) == 1 and not left.keywords else None
     if not (isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Sub)):
         raise OptionError(f"abs() must be of a difference. {_HOW}")
     try:
         node, expected = inner.left, _literal(inner.right)
     except _NotLiteralError:
-        node, expected = inner.right, _one_literal(inner.left)
+        node, expected = inner.right, _require_literal(inner.left)
     kind: Kind = "closer" if isinstance(operator, ast.Lt) else "equal"
-    return node, TestCheck(kind, _number(expected), absolute=_tolerance(_one_literal(right)))
+    return node, TestCheck(kind, _number(expected), absolute=_tolerance(_require_literal(right)))
 
 
-def _close(call: ast.Call) -> tuple[ast.expr, TestCheck]:
-    """Take `math.isclose(f(1), 2, rel_tol=…, abs_tol=…)` apart."""
-    given = {one.arg: _tolerance(_one_literal(one.value)) for one in call.keywords}
+def _split_isclose(call: ast.Call) -> tuple[ast.expr, TestCheck]:
+    """Split `math.isclose(f(1), 2, rel_tol=…, abs_tol=…)`."""
+    given = {one.arg: _tolerance(_require_literal(one.value)) for one in call.keywords}
     if len(call.args) != 2 or not given.keys() <= {"rel_tol", "abs_tol"}:
         raise OptionError(f"isclose() takes two numbers, rel_tol and abs_tol. {_HOW}")
     try:
         node, expected = call.args[0], _literal(call.args[1])
     except _NotLiteralError:
-        node, expected = call.args[1], _one_literal(call.args[0])
+        node, expected = call.args[1], _require_literal(call.args[0])
     relative, absolute = given.get("rel_tol", 1e-9), given.get("abs_tol", 0.0)
     return node, TestCheck("close", _number(expected), absolute=absolute, relative=relative)
 
 
-def _is_single(value: Any) -> bool:
+def _is_none_or_bool(value: Any) -> bool:
     return value is None or isinstance(value, bool)
 
 
-def _one_literal(node: ast.expr) -> Any:
+def _require_literal(node: ast.expr) -> Any:
     try:
         return _literal(node)
     except _NotLiteralError:
@@ -303,11 +308,11 @@ def _literal(node: ast.expr) -> Any:
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
-            and node.func.id in _MAKERS
+            and node.func.id in _CONSTRUCTORS
             and len(node.args) <= 1
             and not node.keywords
         ):
-            make: Any = _MAKERS[node.func.id]
+            make: Any = _CONSTRUCTORS[node.func.id]
             return make(*map(_literal, node.args))
         return ast.literal_eval(node)
     except (ValueError, TypeError, MemoryError, RecursionError):
@@ -332,7 +337,7 @@ def _is_call_of(node: ast.expr, *names: str) -> bool:
 def _refuse_comparison(node: ast.expr) -> None:
     if any(isinstance(part, ast.Compare) for part in _outside_of_lambdas(node)):
         raise OptionError(
-            "it compares within an expression, which would run among the agent's code. Compare "
+            "it compares within an expression, which would run in the agent's session. Compare "
             "the value itself: assert f(1) == 2."
         )
 
@@ -360,11 +365,11 @@ class TestCase:
     """One test. The expected value is in `check` only, which never enters a session.
 
     Attributes:
-        check: What must be true of the value that comes out, or of what was printed.
-        call: An expression that is run after the program; its value comes out in a list. Without
-            one the program itself is the test, and what it prints comes out.
-        inputs: What the expression finds in the variable `INPUTS`.
-        stdin: What the program can read.
+        check: The check of the value, or of the output.
+        call: An expression that runs after the program and returns its value in a list. `None`
+            checks what the program prints.
+        inputs: The value of the variable `INPUTS`.
+        stdin: The stdin of the program.
     """
 
     check: TestCheck = field(repr=False)
@@ -374,10 +379,10 @@ class TestCase:
 
 
 def read_cases(given: Any, name: str, entry: str | None) -> list[TestCase]:
-    """Return cases that were given as dicts, or as text with asserts, or as a list of those.
+    """Parse cases: dicts, or text with asserts, or a list of those.
 
     Raises:
-        OptionError: One is neither. The message says which and why, and quotes none of it.
+        OptionError: One is invalid. The message says which and why, and quotes none of it.
     """
     if isinstance(given, str | Mapping):
         given = [given]
@@ -386,7 +391,7 @@ def read_cases(given: Any, name: str, entry: str | None) -> list[TestCase]:
     cases: list[TestCase] = []
     for number, one in enumerate(given, start=1):
         try:
-            cases += _read(one, entry)
+            cases += _read_case(one, entry)
         except OptionError as error:
             raise OptionError(f"{name}: case {number}: {error}") from None
     if not cases:
@@ -395,7 +400,7 @@ def read_cases(given: Any, name: str, entry: str | None) -> list[TestCase]:
 
 
 def read_entry(entry: Any) -> str | None:
-    """Return what cases with arguments call.
+    """Check `entry`, the expression that cases with arguments call.
 
     Raises:
         OptionError: It is not an expression.
@@ -405,13 +410,13 @@ def read_entry(entry: Any) -> str | None:
     if not isinstance(entry, str):
         raise OptionError(f"HiddenTests(entry={entry!r}): expected the name of a function.")
     try:
-        sendable(entry)
+        parse_sendable(entry)
     except OptionError as error:
         raise OptionError(f"HiddenTests(entry={entry!r}): {error}") from None
     return entry
 
 
-def _read(one: Any, entry: str | None) -> list[TestCase]:
+def _read_case(one: Any, entry: str | None) -> list[TestCase]:
     if isinstance(one, str):
         return [
             TestCase(call=f"[{asserted.expression}]", check=asserted.check)
@@ -423,14 +428,14 @@ def _read(one: Any, entry: str | None) -> list[TestCase]:
         if key not in _KEYS:
             raise OptionError(f"unknown key {key!r}.{suggest(str(key), _KEYS)} {_SHAPES}")
     if "stdout" in one or "stdin" in one:
-        return [_program_case(one)]
+        return [_read_program_case(one)]
     if "expected" not in one or ("call" in one) == ("args" in one or "kwargs" in one):
         raise OptionError(
             f"the keys {', '.join(map(repr, one))} are not a valid combination. {_SHAPES}"
         )
-    check = _check(one)
+    check = _read_check(one)
     if "call" in one:
-        return [TestCase(call=f"[{_call(one['call'], check.expected)}]", check=check)]
+        return [TestCase(call=f"[{_read_call(one['call'], check.expected)}]", check=check)]
     if entry is None:
         raise OptionError('it has arguments: name the function to call with entry="f".')
     args, kwargs = one.get("args", []), one.get("kwargs", {})
@@ -438,12 +443,12 @@ def _read(one: Any, entry: str | None) -> list[TestCase]:
         raise OptionError("args must be a list, and kwargs a dict.")
     if not all(isinstance(name, str) for name in kwargs):
         raise OptionError("the keys of kwargs must be identifiers.")
-    inputs = _plain({"args": list(args), "kwargs": dict(kwargs)})
+    inputs = _check_plain({"args": list(args), "kwargs": dict(kwargs)})
     call = f"[({entry})(*{INPUTS}['args'], **{INPUTS}['kwargs'])]"
     return [TestCase(call=call, inputs=inputs, check=check)]
 
 
-def _program_case(one: Mapping[str, Any]) -> TestCase:
+def _read_program_case(one: Mapping[str, Any]) -> TestCase:
     if not set(one) <= {"stdin", "stdout"} or "stdout" not in one:
         raise OptionError(
             f"the keys {', '.join(map(repr, one))} are not a valid combination. {_SHAPES}"
@@ -451,18 +456,18 @@ def _program_case(one: Mapping[str, Any]) -> TestCase:
     stdin, stdout = one.get("stdin", ""), one["stdout"]
     if not isinstance(stdin, str) or not isinstance(stdout, str):
         raise OptionError("stdin and stdout must be text.")
-    return TestCase(stdin=_plain(stdin), check=TestCheck("printed", stdout))
+    return TestCase(stdin=_check_plain(stdin), check=TestCheck("printed", stdout))
 
 
-def _call(expression: Any, expected: Any) -> str:
+def _read_call(expression: Any, expected: Any) -> str:
     if not isinstance(expression, str):
         raise OptionError("call must be an expression, as text.")
-    node = sendable(expression)
+    node = parse_sendable(expression)
     refuse_guessable(node, expected)
     return ast.unparse(node)
 
 
-def _plain(inputs: Any) -> Any:
+def _check_plain(inputs: Any) -> Any:
     try:
         pack(inputs, name="inputs")
     except PlainDataError as error:
@@ -470,7 +475,7 @@ def _plain(inputs: Any) -> Any:
     return inputs
 
 
-def _check(one: Mapping[str, Any]) -> TestCheck:
+def _read_check(one: Mapping[str, Any]) -> TestCheck:
     tolerance = one.get("tolerance", 0.0)
     check_tolerance("tolerance", tolerance)
     return TestCheck("equal", one["expected"], absolute=float(tolerance))

@@ -1,7 +1,7 @@
 """The file tools (`file_read`, `file_write`, …), which use the same files as the code itself.
 
-In a session the session does the work, inside its walls. It first calls a tool on the host that
-does nothing, so that every call is checked, counted and recorded.
+In a session they run inside the sandbox. Each first calls a stub on the host that does nothing, so
+that every call is checked, counted and recorded.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def functions(root: str) -> dict[str, Callable[..., Any]]:
     return {name: getattr(files, name) for name in FILE_TOOLS}
 
 
-def gates() -> dict[str, Callable[..., Any]]:
-    """Return the host's side of the file tools of a session, which does nothing."""
-    return {name: _gate(getattr(FileTools, name)) for name in FILE_TOOLS}
+def permission_stubs() -> dict[str, Callable[..., Any]]:
+    """Return the host's side of the file tools of a session: functions that do nothing."""
+    return {name: _make_stub(getattr(FileTools, name)) for name in FILE_TOOLS}
 
 
-def _gate(method: Callable[..., Any]) -> Callable[..., None]:
+def _make_stub(method: Callable[..., Any]) -> Callable[..., None]:
     signature = inspect.signature(method, eval_str=True)
     without_self = list(signature.parameters.values())[1:]
 

@@ -1,6 +1,8 @@
-"""Lists variables with types and reprs. Also run inside sessions, so it imports nothing of ours.
+"""Lists variables with types and reprs.
 
-The values are the agent's: their classes and reprs may do and say anything.
+Also runs inside sessions, so it imports only the standard library.
+
+The values are the agent's: their classes and reprs may do anything.
 """
 
 import re
@@ -49,7 +51,7 @@ def _repr(value: Any) -> str:
         text = str.__str__(_short.repr(value))
     except KeyboardInterrupt:  # the time limit
         raise
-    except BaseException as error:  # noqa: BLE001 - the code's own, whatever it is
+    except BaseException as error:  # noqa: BLE001 - the agent's code may raise anything
         return f"<{_name_of(type(value))[:40]} object, whose repr raised {_name_of(type(error))}>"
     if type(value) not in _SIMPLE:
         text = _ADDRESS.sub(">", text)  # different every time

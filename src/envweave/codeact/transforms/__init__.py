@@ -5,7 +5,7 @@ from envweave.codeact.transforms.math_problem import MathProblemTransform
 from envweave.codeact.transforms.presets import create_math_env_transform, create_safe_env_transform
 from envweave.codeact.transforms.quality import CodeQualityTransform
 from envweave.codeact.transforms.safety import CodeSafetyTransform
-from envweave.codeact.transforms.unsafe_names import UNSAFE_MODULES, UNSAFE_NAMES
+from envweave.codeact.transforms.static_analysis import UNSAFE_MODULES, UNSAFE_NAMES
 
 __all__ = [
     "UNSAFE_MODULES",

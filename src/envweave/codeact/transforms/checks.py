@@ -1,4 +1,4 @@
-"""Checks of what transforms for code are given: observations, and options for rewards."""
+"""Checks of the observations and the options of transforms for code."""
 
 from __future__ import annotations
 

@@ -15,14 +15,14 @@ CONCISE_LINES = 30
 CONCISE_COLUMNS = 100
 LONG_LINES = 100
 
-WORTH = {
+TRAIT_REWARDS = {
     "failed": -0.1,
     "long": -0.05,
     "swallows": -0.05,
     "concise": 0.05,
     "documented": 0.05,
 }
-"""What each trait of a step's code adds; the sum stays between -0.2 and 0.1."""
+"""The reward of each trait of a step's code; the sum is between -0.2 and 0.1."""
 
 _NAME = "CodeQualityTransform"
 _Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -59,7 +59,7 @@ class CodeQualityTransform(Transform):
         if step is None:
             return observation
         traits = _traits(step)
-        step.add_reward(self._part, round(sum(WORTH[trait] for trait in traits), 2))
+        step.add_reward(self._part, round(sum(TRAIT_REWARDS[trait] for trait in traits), 2))
         step.metadata["code_quality"] = traits
         return step
 

@@ -7,8 +7,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, final
 
 from envweave.codeact.transforms.checks import read_part, read_reward, read_step
-from envweave.codeact.transforms.static_analysis import Finding, SafetyReport, judge_code
-from envweave.codeact.transforms.unsafe_names import UNSAFE_MODULES, UNSAFE_NAMES
+from envweave.codeact.transforms.static_analysis import (
+    UNSAFE_MODULES,
+    UNSAFE_NAMES,
+    Finding,
+    SafetyReport,
+    judge_code,
+)
 from envweave.errors import OptionError
 from envweave.transforms import TransformResult
 from envweave.types import Observation

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from envweave.envs.coding_env.models import CodeState as CodeState
     from envweave.envs.coding_env.terminal import TerminalExecutor as TerminalExecutor
 
-_HOMES = {
+_MODULES = {
     "CodeAction": "models",
     "CodeObservation": "models",
     "CodeState": "models",
@@ -22,14 +22,14 @@ _HOMES = {
     "TerminalExecutor": "terminal",
 }
 
-__all__ = sorted(_HOMES)
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    # A server has no use for the client, nor a client for the environment.
-    if name not in _HOMES:
+    # Loaded lazily: a server does not need the client, nor a client the environment.
+    if name not in _MODULES:
         raise AttributeError(f"module 'envweave.envs.coding_env' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"envweave.envs.coding_env.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module(f"envweave.envs.coding_env.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -35,7 +35,7 @@ class CodingEnvironment(ew.Environment):
         tools: What code may call: a `ToolRegistry`, functions, or functions by name.
         files: Whether the file tools (`file_read`, `file_write`, …) are added.
         transform: Applied to every observation, once.
-        isolation: The walls; see `Sandbox`.
+        isolation: See `Sandbox`.
         executor: What runs Python; see `create_codeact_env`. A shell runs in the sandbox, or with
             `"docker"` in a container.
         preload: Modules that are imported before a session starts.
@@ -108,7 +108,7 @@ class CodingEnvironment(ew.Environment):
                     private=calling_module(),
                     visible=tuple(os.fspath(one) for one in visible),
                 ),
-                source=_docker if executor == "docker" else SandboxSessions,
+                source=_docker_sessions if executor == "docker" else SandboxSessions,
             )
             options = {}
             self.deterministic = False  # programs draw their random numbers from the system
@@ -132,15 +132,16 @@ class CodingEnvironment(ew.Environment):
 
         `seed` seeds `random` and numpy in the code, or `$RANDOM` in the shell.
         """
-        return self._flat(await self._inner.reset(seed=seed, task=task))
+        return self._flatten(await self._inner.reset(seed=seed, task=task))
 
     async def step(self, action: CodeAction) -> CodeObservation:
         """Run the code, and return its outcome."""
-        return self._flat(await self._inner.step(action))
+        return self._flatten(await self._inner.step(action))
 
-    def _flat(self, shown: ew.CodeObservation) -> CodeObservation:
-        code = shown.exit_code if self._terminal is None else self._terminal.exit_code
-        return CodeObservation.of(shown, code)
+    def _flatten(self, observation: ew.CodeObservation) -> CodeObservation:
+        terminal = self._terminal
+        code = observation.exit_code if terminal is None else terminal.exit_code
+        return CodeObservation.of(observation, code)
 
     @property
     async def state(self) -> CodeState:
@@ -170,7 +171,7 @@ def _refuse_python_options(**given: Any) -> None:
             raise OptionError(f"{name}=… is only supported by profile='python', not by a shell.")
 
 
-def _docker(options: SandboxOptions) -> SessionSource:
+def _docker_sessions(options: SandboxOptions) -> SessionSource:
     from envweave.codeact.executors.docker.executor import default_sessions
 
     return default_sessions(options)

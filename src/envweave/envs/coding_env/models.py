@@ -11,7 +11,7 @@ from envweave.sandbox.results import ExecutionResult, Limit, ToolCall
 
 __all__ = ["CodeAction", "CodeObservation", "CodeState"]
 
-_WHOLE = "_execution_result"
+_FULL_RESULT = "_execution_result"
 """The attribute with the full result, which is not a field and not sent over the network."""
 
 
@@ -41,25 +41,25 @@ class CodeObservation(models.CodeObservation):
     tool_calls: list[ToolCall] = field(default_factory=list)
 
     @classmethod
-    def of(cls, shown: models.CodeObservation, exit_code: int) -> CodeObservation:
+    def of(cls, observation: models.CodeObservation, exit_code: int) -> CodeObservation:
         """Return an observation in flat fields, with this exit code."""
-        result = shown.execution_result
+        result = observation.execution_result
         flat = cls(
-            code=shown.code,
-            prompt=shown.prompt,
-            available_tools=shown.available_tools,
-            stdout=shown.stdout,
-            stderr=shown.stderr,
+            code=observation.code,
+            prompt=observation.prompt,
+            available_tools=observation.available_tools,
+            stdout=observation.stdout,
+            stderr=observation.stderr,
             exit_code=exit_code,
             result=result.return_repr,
             limits_hit=list(result.limits_hit),
             tool_calls=list(result.tool_calls),
-            reward=shown.reward,
-            done=shown.done,
-            truncated=shown.truncated,
-            metadata=shown.metadata,
+            reward=observation.reward,
+            done=observation.done,
+            truncated=observation.truncated,
+            metadata=observation.metadata,
         )
-        vars(flat)[_WHOLE] = result
+        vars(flat)[_FULL_RESULT] = result
         return flat
 
     @property  # type: ignore[no-redef]
@@ -68,7 +68,7 @@ class CodeObservation(models.CodeObservation):
 
         Elsewhere it is built from the fields that were sent, and has no `return_value`.
         """
-        known: ExecutionResult | None = vars(self).get(_WHOLE)
+        known: ExecutionResult | None = vars(self).get(_FULL_RESULT)
         return known or ExecutionResult(
             success=self.exit_code == 0,
             stdout=self.stdout,
@@ -81,7 +81,7 @@ class CodeObservation(models.CodeObservation):
 
     @execution_result.setter
     def execution_result(self, result: ExecutionResult) -> None:
-        vars(self)[_WHOLE] = result
+        vars(self)[_FULL_RESULT] = result
 
 
 # The codec sends everything that is listed there, even a `ClassVar`.

@@ -1,4 +1,4 @@
-"""Runs commands in a shell that lives as long as the episode, behind the walls of the sandbox."""
+"""Runs commands in a sandboxed shell that lives as long as the episode."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from envweave.codeact.models import Variable, exit_code_of
 from envweave.errors import OptionError, SessionLostError
 from envweave.sandbox.results import ExecutionResult
 
-LEAST_OPEN_FILES = 32
-_INSIDE = "envweave.codeact.injected.shell"
-_SPARE_S = 1.0
-"""Time that a session has beyond the limits of its command before the host ends it."""
+MIN_OPEN_FILES = 32
+_SHELL_MODULE = "envweave.codeact.injected.shell"
+_MARGIN_S = 1.0
+"""How long after the limits of a command the host ends its session."""
 
 
 @final
 class TerminalExecutor(Executor):
-    """Runs shell commands: bash, or sh where there is no bash.
+    """Runs shell commands: bash, or sh if bash is not installed.
 
     The current folder, variables, functions and background jobs persist for the episode. A command
     has no input. A command that takes too long is interrupted, and the shell continues. One that
@@ -54,11 +54,11 @@ class TerminalExecutor(Executor):
     ) -> None:
         options = options or SandboxOptions()
         limits = options.limits
-        if limits.open_files < LEAST_OPEN_FILES:
+        if limits.open_files < MIN_OPEN_FILES:
             raise OptionError(
-                f"Limits(open_files={limits.open_files}): a shell needs {LEAST_OPEN_FILES} or more."
+                f"Limits(open_files={limits.open_files}): a shell needs at least {MIN_OPEN_FILES}."
             )
-        preload = tuple(dict.fromkeys((*options.preload, _INSIDE)))
+        preload = tuple(dict.fromkeys((*options.preload, _SHELL_MODULE)))
         self._options = dataclasses.replace(options, preload=preload, profile="shell")
         self._source = source(self._options)
         self._episode = EpisodeSession(self._source)
@@ -77,9 +77,9 @@ class TerminalExecutor(Executor):
             raise OptionError("A shell runs programs and has no tools. Omit tools and files.")
         session = await self._episode.begin(seed=seed, tools={})
         self.exit_code = 0
-        begun = await session.run(f"from {_INSIDE} import Shell; shell = {self._shell}")
-        if not begun.success:
-            raise SessionLostError(f"No shell could be started: {begun.exception_message}")
+        started = await session.run(f"from {_SHELL_MODULE} import Shell; shell = {self._shell}")
+        if not started.success:
+            raise SessionLostError(f"No shell could be started: {started.exception_message}")
 
     async def run(self, code: str) -> ExecutionResult:
         """Run a command in the episode's shell."""
@@ -89,7 +89,7 @@ class TerminalExecutor(Executor):
         limits = self._options.limits
         result = await session.run(
             f"shell.run({code!r}, {limits.timeout_s})",
-            timeout_s=limits.timeout_s + limits.grace_s + _SPARE_S,
+            timeout_s=limits.timeout_s + limits.grace_s + _MARGIN_S,
         )
         outcome = result.return_value
         if not result.success or not isinstance(outcome, tuple) or len(outcome) != 4:

@@ -1,4 +1,4 @@
-"""The echo environment: the smallest that is served, and where to copy from."""
+"""The echo environment: a minimal served environment, and a template for others."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
     from envweave.envs.echo_env.models import EchoAction as EchoAction
     from envweave.envs.echo_env.models import EchoObservation as EchoObservation
 
-_HOMES = {
+_MODULES = {
     "EchoAction": "models",
     "EchoEnv": "client",
     "EchoEnvironment": "environment",
     "EchoObservation": "models",
 }
 
-__all__ = sorted(_HOMES)
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    # A server has no use for the client, nor a client for the environment.
-    if name not in _HOMES:
+    # Loaded lazily: a server does not need the client, nor a client the environment.
+    if name not in _MODULES:
         raise AttributeError(f"module 'envweave.envs.echo_env' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"envweave.envs.echo_env.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module(f"envweave.envs.echo_env.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 

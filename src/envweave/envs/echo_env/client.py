@@ -1,4 +1,4 @@
-"""The echo environment on a server, for its callers."""
+"""The client of the echo environment on a server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from envweave.envs.echo_env.models import EchoAction, EchoObservation
 
 
 class EchoEnv(ew.HTTPEnvClient[EchoAction, EchoObservation]):
-    """A caller's own session with the echo environment.
+    """A session with the echo environment on a server.
 
     ```python
     with EchoEnv("http://127.0.0.1:8000") as env:

@@ -11,8 +11,8 @@ READY = "Echo environment ready!"
 class EchoEnvironment(ew.Environment):
     """Echo every message. A step earns a tenth of the message's length, and no step is the last."""
 
-    def reset(self, *, seed: int | None = None) -> EchoObservation:  # noqa: ARG002 - no chance
-        """Say that it is ready, whatever the seed: nothing here is left to chance."""
+    def reset(self, *, seed: int | None = None) -> EchoObservation:  # noqa: ARG002 - nothing is random
+        """Return the greeting. The seed has no effect: nothing here is random."""
         return EchoObservation(READY)
 
     def step(self, action: EchoAction) -> EchoObservation:

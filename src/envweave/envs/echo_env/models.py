@@ -1,4 +1,4 @@
-"""What the echo environment takes and shows."""
+"""The data types of the echo environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class EchoAction(ew.Action):
 
 @dataclass
 class EchoObservation(ew.Observation):
-    """The message as it came back, and how long it is."""
+    """The echoed message and its length."""
 
     echoed_message: str
     message_length: int = 0

@@ -1,4 +1,4 @@
-"""GSM8K, school mathematics in words: answered with a number, or by one of four choices."""
+"""GSM8K, math word problems: answered with a number, or by one of four choices."""
 
 from envweave.envs.gsm8k_env.environment import (
     GSM8KAction,

@@ -1,4 +1,4 @@
-"""Reading the answer out of a text: numbers as GSM8K and language models write them, and letters.
+"""Extracts answers from text: numbers as GSM8K and language models write them, and letters.
 
 Values are `Fraction`s, so that `0.5`, `.50` and `1/2` are equal and nothing is rounded.
 """
@@ -11,9 +11,9 @@ from fractions import Fraction
 
 CHOICES = "ABCD"
 _STATEMENT = 400
-"""How many characters after "the answer is" are looked at."""
+"""How many characters after "the answer is" are searched."""
 
-# Digits are limited: a text of a million digits, or 1e999999999, must cost nothing.
+# Digits are limited: a million digits, or 1e999999999, must not take long.
 _DIGITS = r"(?:\d{1,3}(?:,\d{3}){1,12}(?!\d)|\d{1,60}(?!\d))"
 _NUMBER = re.compile(
     rf"""
@@ -55,8 +55,8 @@ _EUROPEAN = re.compile(r"(?<![\d.,])(\d{1,3}(?:\.\d{3})+),(\d{1,2})(?![\d.,]\d)"
 def exact_answer(text: str) -> Fraction | None:
     r"""Return the number of a last line `#### 42`, as in GSM8K itself; else `None`.
 
-    The line holds nothing else, thousands may be separated by commas, and every other `####` line
-    of the text must have the same value.
+    The line has no other content, thousands may be separated by commas, and every other `####`
+    line of the text must have the same value.
 
     >>> exact_answer("48/2 = 24\n#### 1,024")
     Fraction(1024, 1)
@@ -87,15 +87,15 @@ def lenient_answer(text: str) -> Fraction | None:
         plain = _plain(statement)
         numbers = list(_NUMBER.finditer(plain))
         # "The answer is 6 * 7 = 42": the first number after the last equals sign.
-        behind = [number for number in numbers if number.start() > plain.rfind("=")]
+        candidates = [number for number in numbers if number.start() > plain.rfind("=")]
         if numbers:
-            return _value(behind[0] if behind else numbers[-1])
+            return _value(candidates[0] if candidates else numbers[-1])
     numbers = [] if _is_marked(text) else list(_NUMBER.finditer(_plain(text)))
     return _value(numbers[-1]) if numbers else None
 
 
 def exact_choice(text: str) -> str | None:
-    """Return the letter of a text that is a letter and nothing else, such as `B`."""
+    """Return the letter of a text that is only a letter, such as `B`."""
     letter = text.strip()
     return letter if len(letter) == 1 and letter in CHOICES else None
 
@@ -103,7 +103,7 @@ def exact_choice(text: str) -> str | None:
 def lenient_choice(text: str) -> str | None:
     """Return the letter that a text gives as its answer: `(b)`, `The answer is B.`, `B) 42`.
 
-    Small letters count only where the text is nothing but the letter; `a` is a word otherwise.
+    Lowercase letters count only if the text is only the letter; otherwise `a` is a word.
     """
     bare = re.fullmatch(r"[\s(\[*#]*([A-Da-d])[\s)\].:*]*", text)
     if bare:
@@ -121,7 +121,7 @@ def _is_marked(text: str) -> bool:
 
 
 def _statements(text: str) -> list[str]:
-    """The parts of a text that state its answer, the one that counts first."""
+    """Return the parts of a text that state its answer, the most relevant one first."""
     if "####" in text:
         return [text.rpartition("####")[2].strip().partition("\n")[0]]
     boxed = _boxed(text)
@@ -136,7 +136,7 @@ def _statements(text: str) -> list[str]:
 
 
 def _boxed(text: str) -> str | None:
-    r"""The content of the last `\boxed{…}`, with braces inside it."""
+    r"""Return the content of the last `\boxed{…}`, with braces inside it."""
     start = max(text.rfind("\\boxed{"), text.rfind("\\fbox{"))
     if start < 0:
         return None
@@ -150,7 +150,7 @@ def _boxed(text: str) -> str | None:
 
 
 def _plain(text: str) -> str:
-    """The text with LaTeX, minus signs, digits and fractions of Unicode as ASCII writes them."""
+    """Return the text with LaTeX, and Unicode minus signs, digits and fractions, in ASCII."""
     text = "".join(map(_plain_character, text.translate(_MINUS)))
     for pattern, by in _LATEX:
         text = pattern.sub(by, text)
@@ -188,7 +188,7 @@ def _fraction(top: str, bottom: str) -> Fraction:
 
 
 def _is_negative(match: re.Match[str]) -> bool:
-    """Whether a minus stands before the number as its sign: not in `5 - 3`, `8-3` or `x-3`."""
+    """Whether the minus before the number is its sign: not in `5 - 3`, `8-3` or `x-3`."""
     before = match.string[max(0, match.start() - 16) : match.start()]
     if match["sign"] == "-":
         return match["currency"] is not None or not _OPERAND_BEFORE.search(before)

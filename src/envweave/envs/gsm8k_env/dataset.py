@@ -1,6 +1,6 @@
 """The questions of GSM8K: from a folder, from the cache, downloaded, or the sample in this package.
 
-GSM8K is by OpenAI, under the MIT license, which is beside the sample. A row is a JSON object
+GSM8K is by OpenAI, under the MIT license, which is in the sample folder. A row is a JSON object
 with a `question` and an `answer`, whose last line is `#### 42`.
 """
 
@@ -63,22 +63,22 @@ def load(
     first_split: str = "train",
     max_examples: int | None = None,
 ) -> Dataset:
-    """Return the questions, from the first of these that there is.
+    """Return the questions, from the first source that exists.
 
-    1. `path`, or what `$ENVWEAVE_GSM8K` names: a folder with `train.jsonl` or `test.jsonl` or both;
-    2. with `download`, the cache, into which what is missing is downloaded first;
+    1. `path`, or `$ENVWEAVE_GSM8K`: a folder with `train.jsonl` or `test.jsonl` or both;
+    2. with `download`, the cache, after downloading missing files into it;
     3. the cache, `~/.cache/envweave/gsm8k`;
-    4. the sample that comes with this package, with a warning.
+    4. the sample in this package, with a warning.
 
     Args:
         path: The folder.
-        download: Whether to download; an address is that of another copy of the two files. Their
+        download: Whether to download; a string is the URL of another copy of the two files. Their
             checksums must be the official ones.
         first_split: The split that tasks are drawn from by default.
         max_examples: Maximum number of rows of each split, from its start.
 
     Raises:
-        OptionError: `path` has no rows, or not GSM8K's, or another option is invalid.
+        OptionError: `path` has no valid rows, or another option is invalid.
         StartupError: The download failed, or its checksum is wrong.
     """
     if first_split not in SPLITS:
@@ -101,12 +101,12 @@ def load(
         folder, name = cache, "gsm8k"
     else:
         folder, name = SAMPLE, "gsm8k-sample"
-        _warn_of_sample()
+        _warn_about_sample()
     rows = {split: _read(folder / f"{split}.jsonl", split) for split in SPLITS}
     if not any(rows.values()):
         raise OptionError(
             f"There is no GSM8K in {str(folder)!r}: neither train.jsonl nor test.jsonl. "
-            "Name the folder that has them, or leave the path out and say download=True."
+            "Pass the folder that has them, or no path and download=True."
         )
     if not rows[first_split]:
         raise OptionError(f"split={first_split!r}: {str(folder)!r} has no {first_split}.jsonl.")
@@ -115,39 +115,39 @@ def load(
 
 
 def cache_dir() -> Path:
-    """Return where downloaded files are kept."""
+    """Return the folder of downloaded files."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "envweave" / "gsm8k"
 
 
 def fetch(url: str, target: Path, sha256: str) -> None:
-    """Download a file, and put it into place if it has this checksum.
+    """Download a file, and store it if it has this checksum.
 
     Raises:
-        StartupError: The download failed, or the checksum is another one.
+        StartupError: The download failed, or the checksum differs.
     """
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
         raise OptionError(f"download={url!r} is not an http or https address.")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with urllib.request.urlopen(url, timeout=_DOWNLOAD_TIMEOUT_S) as reply:  # noqa: S310 - checked above
-            content = reply.read(_MAX_BYTES)
+        with urllib.request.urlopen(url, timeout=_DOWNLOAD_TIMEOUT_S) as response:  # noqa: S310 - checked above
+            content = response.read(_MAX_BYTES)
     except (OSError, http.client.HTTPException) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()
         raise StartupError(
             f"GSM8K could not be downloaded from {url}: {error}. Try again, or put train.jsonl and "
-            f"test.jsonl into a folder and name it by path=… or ${PATH_VARIABLE}."
+            f"test.jsonl into a folder and pass it as path=… or ${PATH_VARIABLE}."
         ) from error
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
         raise StartupError(
-            f"{url} is not the official file: its sha256 is {found}, not {sha256}. Nothing was "
-            "kept. Download from elsewhere, or name a folder by path=…."
+            f"{url} is not the official file: its sha256 is {found}, not {sha256}. It was not "
+            "stored. Download from elsewhere, or pass a folder as path=…."
         )
     with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
         file.write(content)
-    Path(file.name).replace(target)  # atomic: others may be downloading it too
+    Path(file.name).replace(target)  # atomic: another process may download it at the same time
 
 
 def _checksum(folder: Path, split: str) -> str | None:
@@ -156,10 +156,10 @@ def _checksum(folder: Path, split: str) -> str | None:
 
 
 @functools.cache
-def _warn_of_sample() -> None:
+def _warn_about_sample() -> None:
     logger.warning(
-        "GSM8K: no full dataset is here, so a sample of 64 training and 32 test questions is used. "
-        "For all 8,792 say download=True, or name a folder by path=… or $%s.",
+        "GSM8K: the full dataset was not found; using a sample of 64 training and 32 test "
+        "questions. For all 8,792, pass download=True, or a folder as path=… or $%s.",
         PATH_VARIABLE,
     )
 
@@ -175,9 +175,9 @@ def _read_once(path: Path, split: str, _changed_ns: int) -> tuple[ew.Task, ...]:
             question, solution = row["question"], row["answer"]
             answer = exact_answer(solution)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise _bad_row(path, index, f"{type(error).__name__}: {error}") from None
+            raise _row_error(path, index, f"{type(error).__name__}: {error}") from None
         if answer is None or not isinstance(question, str):
-            raise _bad_row(path, index, "its answer does not end with a line '#### NUMBER'")
+            raise _row_error(path, index, "its answer does not end with a line '#### NUMBER'")
         private = {"solution": solution, "answer": str(answer)}
         tasks.append(ew.Task(f"{split}-{index}", split, {"question": question}, private=private))
     return tuple(tasks)
@@ -187,7 +187,7 @@ def _read(path: Path, split: str) -> tuple[ew.Task, ...]:
     return _read_once(path, split, path.stat().st_mtime_ns) if path.is_file() else ()
 
 
-def _bad_row(path: Path, index: int, why: str) -> OptionError:
+def _row_error(path: Path, index: int, why: str) -> OptionError:
     return OptionError(
         f"Line {index + 1} of {str(path)!r} is not a row of GSM8K: {why}. A line is a JSON object "
         'with "question" and "answer".'

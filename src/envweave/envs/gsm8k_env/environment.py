@@ -1,8 +1,11 @@
-"""GSM8K: school mathematics in words, answered with a number, or by one of four choices."""
+"""GSM8K: math word problems, answered with a number, or by one of four choices."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import random
+import re
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,53 +20,114 @@ from envweave.envs.gsm8k_env.answers import (
     lenient_answer,
     lenient_choice,
 )
-from envweave.envs.gsm8k_env.choices import format_value, make_choices
 from envweave.envs.gsm8k_env.dataset import load
 from envweave.errors import OptionError, suggest
+
+_STEP = re.compile(r"<<[^<>]*=\s*(-?[\d,]*\.?\d+)\s*>>")
+
+
+def make_choices(task_id: str, solution: str, answer: Fraction, seed: int | None) -> list[Fraction]:
+    """Return four different values, one of which is the answer, in display order.
+
+    The others are intermediate results of the solution, and typical mistakes: off by one or ten,
+    doubled, halved, with an extra digit or two swapped. The number of smaller ones is drawn first,
+    so that neither its position nor its size reveals the answer. The same task and seed give
+    the same choices. The order also depends on the solution, so it cannot be computed without it.
+    """
+    key = hashlib.sha256(f"{task_id}\0{seed}\0{solution}".encode()).digest()
+    rng = random.Random(key)  # noqa: S311 - a draw, not a secret
+    wrong = _distractors(answer, _candidates(solution, answer, rng), rng)
+    choices = [answer, *wrong]
+    rng.shuffle(choices)
+    return choices
+
+
+def format_value(value: Fraction) -> str:
+    """Format a value as a person would: `1,234`, `0.5`, `1/3`."""
+    if value.denominator == 1:
+        return f"{value.numerator:,}"
+    if not 10**6 % value.denominator:
+        return f"{float(value):,.6f}".rstrip("0")
+    return f"{value.numerator}/{value.denominator}"
+
+
+def _candidates(solution: str, answer: Fraction, rng: random.Random) -> list[Fraction]:
+    """Return plausible wrong values, the best ones first."""
+    steps = [Fraction(text.replace(",", "")) for text in _STEP.findall(solution)]
+    slips = [answer * 2, answer / 2, answer * 10, answer / 10, answer * 3, answer * Fraction(3, 4)]
+    slips += [answer + by for by in (1, -1, 2, -2, 5, -5, 10, -10)]
+    slips += [answer * Fraction(5, 4), answer * Fraction(3, 2), _swap_digits(answer)]
+    rng.shuffle(steps)
+    rng.shuffle(slips)
+    near = [answer + by for by in range(3, 40)] + [answer - by for by in range(3, 40)]
+    return [*steps, *slips, *near]
+
+
+def _distractors(
+    answer: Fraction, candidates: list[Fraction], rng: random.Random
+) -> list[Fraction]:
+    """Return three different wrong values, of which a random number is below the answer."""
+    whole = answer.denominator == 1
+    plausible = [
+        value
+        for value in dict.fromkeys(candidates)
+        if value != answer and (value >= 0 or answer < 0) and (not whole or value.denominator == 1)
+    ]
+    smaller = [value for value in plausible if value < answer]
+    larger = [value for value in plausible if value > answer]
+    below = min(rng.randrange(len(CHOICES)), len(smaller))
+    return smaller[:below] + larger[: len(CHOICES) - 1 - below]
+
+
+def _swap_digits(answer: Fraction) -> Fraction:
+    digits = str(abs(answer.numerator))
+    swapped = Fraction(int(digits[:-2] + digits[-2:][::-1]), answer.denominator)
+    return -swapped if answer < 0 else swapped
+
 
 Extraction = Literal["lenient", "exact"]
 
 
 @dataclass
 class GSM8KAction(ew.Action):
-    """What the agent says: a solution with its answer, or the letter of a choice."""
+    """The agent's text: a solution with its answer, or the letter of a choice."""
 
     text: str
 
 
 @dataclass
 class GSM8KObservation(ew.Observation):
-    """The question and how to answer it; empty once it is answered."""
+    """The question and how to answer it; empty after the answer."""
 
     prompt: str = ""
 
 
 @dataclass(kw_only=True)
 class GSM8KState(ew.State):
-    """Which question it is, and of which dataset: `gsm8k`, or `gsm8k-sample`."""
+    """The current task, and the dataset: `gsm8k` or `gsm8k-sample`."""
 
     task_id: str | None = None
     dataset: str = ""
 
 
 class SingleQuestion(ew.Environment):
-    """One question of GSM8K, one answer. What is right is never shown, not even at the end.
+    """One question of GSM8K and one answer. The right answer is never shown, not even at the end.
 
     The reward has two parts: `correct`, 1 if the answer is right, and `format`, `format_reward` if
-    it has exactly the form that was asked for. The metrics `success` and `format` say the same as
-    0 or 1. `info["dataset"]` of a reset names the dataset.
+    it has exactly the required form. The metrics `success` and `format` are the same as 0 or 1.
+    `info["dataset"]` of a reset is the name of the dataset.
 
     Args:
-        path: A folder with `train.jsonl` and `test.jsonl`; `$ENVWEAVE_GSM8K` by default, else the
-            cache, else the sample that comes with the package.
-        download: Whether to download GSM8K into the cache if it is not there. An address is that
-            of another copy; the checksums are the same.
-        split: Where a task is drawn from when none is asked for: `"train"` or `"test"`.
-        max_examples: At most so many questions of each split, from its start.
+        path: A folder with `train.jsonl` and `test.jsonl`; default: `$ENVWEAVE_GSM8K`, else the
+            cache, else the sample in the package.
+        download: Whether to download GSM8K into the cache if it is missing. A string is the URL
+            of another copy, with the same checksums.
+        split: The split that tasks are drawn from by default: `"train"` or `"test"`.
+        max_examples: Maximum number of questions of each split, from its start.
         extraction: `"lenient"` finds the answer in a text as people write it; `"exact"` requires
-            the form that was asked for.
-        format_reward: What the form earns.
-        instruction: How to answer, below the question.
+            the required form.
+        format_reward: The reward for the form.
+        instruction: How to answer; shown below the question.
 
     Raises:
         OptionError: An option is invalid, or `path` has no questions.
@@ -86,7 +150,7 @@ class SingleQuestion(ew.Environment):
     ) -> None:
         if extraction not in get_args(Extraction):
             raise OptionError(
-                f"extraction={extraction!r} is neither 'lenient' nor 'exact'."
+                f"extraction must be 'lenient' or 'exact', got {extraction!r}."
                 f"{suggest(str(extraction), get_args(Extraction))}"
             )
         data = load(path, download=download, first_split=split, max_examples=max_examples)
@@ -100,7 +164,7 @@ class SingleQuestion(ew.Environment):
 
     @abstractmethod
     def reset(self, *, task: ew.Task, seed: int | None = None) -> GSM8KObservation:
-        """Pose the question of a task, by `_pose`."""
+        """Return the question of a task, made by `_pose`."""
 
     def _pose(self, task: ew.Task, text: str, expected: Any, **info: Any) -> GSM8KObservation:
         self._expected, self._task_id = expected, task.id
@@ -108,26 +172,26 @@ class SingleQuestion(ew.Environment):
         return GSM8KObservation(f"{text}\n\n{self._instruction}", metadata=metadata)
 
     def step(self, action: GSM8KAction) -> GSM8KObservation:
-        """Judge the answer, which ends the episode."""
+        """Grade the answer, which ends the episode."""
         is_correct = self._extract(action.text) == self._expected
         is_formatted = self.readers["exact"](action.text) is not None
-        seen = GSM8KObservation(done=True)
-        seen.add_reward("correct", float(is_correct))
-        seen.add_reward("format", self._format_reward * is_formatted)
-        seen.metadata["metrics"] = {"success": float(is_correct), "format": float(is_formatted)}
-        return seen
+        result = GSM8KObservation(done=True)
+        result.add_reward("correct", float(is_correct))
+        result.add_reward("format", self._format_reward * is_formatted)
+        result.metadata["metrics"] = {"success": float(is_correct), "format": float(is_formatted)}
+        return result
 
     @property
     def state(self) -> GSM8KState:
-        """Which question it is; not its answer."""
+        """The current task, without its answer."""
         return GSM8KState(task_id=self._task_id, dataset=self.dataset)
 
 
 @final
 class GSM8KEnv(SingleQuestion):
-    """Answer a question of GSM8K with a number, at the end of a solution in words.
+    """Answer a question of GSM8K with a number, at the end of a written solution.
 
-    The form that is asked for is GSM8K's own: a last line `#### 42`. See `SingleQuestion` for the
+    The required form is GSM8K's own: a last line `#### 42`. See `SingleQuestion` for the
     reward and the options.
     """
 
@@ -136,8 +200,8 @@ class GSM8KEnv(SingleQuestion):
     )
     readers: ClassVar = {"lenient": lenient_answer, "exact": exact_answer}
 
-    def reset(self, *, task: ew.Task, seed: int | None = None) -> GSM8KObservation:  # noqa: ARG002 - it draws the task
-        """Pose the question."""
+    def reset(self, *, task: ew.Task, seed: int | None = None) -> GSM8KObservation:  # noqa: ARG002 - it seeds the choice of the task
+        """Return the question."""
         return self._pose(task, task.data["question"], Fraction(task.private["answer"]))
 
 
@@ -145,16 +209,16 @@ class GSM8KEnv(SingleQuestion):
 class GSM8KChoiceEnv(SingleQuestion):
     """Choose the answer to a question of GSM8K among four.
 
-    The form that is asked for is the letter alone. The seed of the episode decides the wrong
-    choices and the order, so the same task and seed pose the same. `info["choices"]` of a reset
-    lists them. See `SingleQuestion` for the reward and the options.
+    The required form is the letter alone. The seed of the episode determines the wrong choices and
+    the order, so the same task and seed give the same choices. `info["choices"]` of a reset lists
+    them. See `SingleQuestion` for the reward and the options.
     """
 
     default_instruction = "Which one is right? Answer with the letter alone."
     readers: ClassVar = {"lenient": lenient_choice, "exact": exact_choice}
 
     def reset(self, *, task: ew.Task, seed: int | None = None) -> GSM8KObservation:
-        """Pose the question with its choices."""
+        """Return the question with its choices."""
         answer = Fraction(task.private["answer"])
         values = make_choices(task.id, task.private["solution"], answer, seed)
         choices = [format_value(value) for value in values]

@@ -25,12 +25,12 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is searched for.
+    """A search query.
 
     Attributes:
         text: The words of the query.
         relevant: The indices of the documents that answer it.
-        kind: Which kind of query it is; an agent is not shown it.
+        kind: Its kind, which the agent does not see.
     """
 
     text: str
@@ -49,9 +49,9 @@ class Corpus:
 def make_corpus(num_docs: int, num_queries: int, seed: int) -> Corpus:
     """Return a corpus; the same arguments give the same corpus.
 
-    Each document has a topic, which it shares with a few others and of whose words it uses some,
-    a common word that it repeats, words of its own, and a phrase of common words. Titles consist
-    of names, which the bodies of other documents mention.
+    Each document has some words of a topic that it shares with a few others, a common word that it
+    repeats, unique words, and a phrase of common words. Titles consist of names, which occur in
+    the bodies of other documents.
     """
     rng = random.Random(seed)  # noqa: S311 - a corpus, not a secret
     words = _words(rng)
@@ -60,12 +60,12 @@ def make_corpus(num_docs: int, num_queries: int, seed: int) -> Corpus:
     num_topics = -(-num_docs // _DOCUMENTS_PER_TOPIC)
     topics = [[next(words) for _ in range(_TOPIC_WORDS)] for _ in range(num_topics)]
     documents: list[Document] = []
-    own: list[list[str]] = []
+    unique: list[list[str]] = []
     phrases: list[list[str]] = []
     for i in range(num_docs):
-        own.append([next(words) for _ in range(3)])
+        unique.append([next(words) for _ in range(3)])
         phrases.append(rng.sample(common, 3))
-        parts = [[word] for word in own[i]]
+        parts = [[word] for word in unique[i]]
         parts += [[word] for word in rng.sample(topics[i % num_topics], 4)]
         parts += [[word] for word in rng.sample(names, 10)]
         parts += [[word] for word in common]
@@ -79,22 +79,22 @@ def make_corpus(num_docs: int, num_queries: int, seed: int) -> Corpus:
         i = rng.randrange(num_docs)
         relevant = {i}
         if kind == "frequent":
-            asked = [common[i % len(common)]]
+            terms = [common[i % len(common)]]
             relevant = set(range(i % len(common), num_docs, len(common)))
         elif kind == "rare":
-            asked = [rng.choice(own[i]), *rng.sample(common, 6)]
-            rng.shuffle(asked)
+            terms = [rng.choice(unique[i]), *rng.sample(common, 6)]
+            rng.shuffle(terms)
         elif kind == "title":
-            asked = documents[i].title.split()
-            rng.shuffle(asked)
+            terms = documents[i].title.split()
+            rng.shuffle(terms)
         elif kind == "misspelt":
-            asked = [_misspell(word, rng) for word in own[i]]
+            terms = [_misspell(word, rng) for word in unique[i]]
         elif kind == "phrase":
-            asked = phrases[i]
+            terms = phrases[i]
         else:
-            asked = rng.sample(topics[i % num_topics], 2)
+            terms = rng.sample(topics[i % num_topics], 2)
             relevant = set(range(i % num_topics, num_docs, num_topics))
-        return Query(" ".join(asked), frozenset(relevant), kind)
+        return Query(" ".join(terms), frozenset(relevant), kind)
 
     queries = [query(KINDS[i % len(KINDS)]) for i in range(num_queries)]
     rng.shuffle(queries)
@@ -102,7 +102,7 @@ def make_corpus(num_docs: int, num_queries: int, seed: int) -> Corpus:
 
 
 def _words(rng: random.Random) -> Iterator[str]:
-    """Yield different words, without end."""
+    """Yield different words, endlessly."""
     seen: set[str] = set()
     while True:
         word = "".join(rng.choices(_SYLLABLES, k=4))

@@ -1,4 +1,4 @@
-"""The search environment: choose how to search for each query."""
+"""The search environment: choose a retrieval configuration for each query."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SearchObservation(ew.Observation):
 
     Attributes:
         query: Its words; empty after the last query of an episode.
-        features: What it looks like beside the documents, as `FEATURES` says.
+        features: Its features, in the order of `FEATURES`.
     """
 
     query: str
@@ -28,19 +28,19 @@ class SearchObservation(ew.Observation):
 
 
 class SearchEnvironment(ew.Environment):
-    """Choose one of six retrieval configurations for each query, and be paid for what it finds.
+    """Choose one of six retrieval configurations for each query; the reward is its search quality.
 
-    A step earns half the recall of the relevant documents among the first `k`, and half the
+    The reward is the mean of the recall of relevant documents among the first `k` and the
     reciprocal rank of the first of them. Which configuration is best depends on the query. An
-    episode goes once through all queries, and no step changes what comes after it: a contextual
-    bandit. Documents and queries are made from `seed`, and nothing is downloaded.
+    episode visits all queries once, and no step affects a later one: a contextual bandit. Documents
+    and queries are generated from `seed`; nothing is downloaded.
 
     Attributes:
-        num_docs: How many documents there are.
-        num_queries: How many queries, and so how many steps an episode has.
-        k: How many documents a search returns.
+        num_docs: The number of documents.
+        num_queries: The number of queries, which is the number of steps of an episode.
+        k: The number of documents that a search returns.
         shuffle: Whether the seed of an episode shuffles its queries.
-        seed: What documents and queries are made from.
+        seed: The seed of the documents and queries.
     """
 
     def __init__(
@@ -56,9 +56,7 @@ class SearchEnvironment(ew.Environment):
         for name, value in given.items():
             low = 0 if name == "seed" else 1
             if not isinstance(value, int) or value < low:
-                raise ew.errors.OptionError(
-                    f"{name} must be a whole number of {low} or more, got {value!r}."
-                )
+                raise ew.errors.OptionError(f"{name} must be an integer >= {low}, got {value!r}.")
         self.k = k
         self.shuffle = shuffle
         self._index = _make_index(num_docs, num_queries, seed)
@@ -66,7 +64,7 @@ class SearchEnvironment(ew.Environment):
         self._next = 0
 
     def reset(self, *, seed: int | None = None) -> SearchObservation:
-        """Begin with the first query."""
+        """Return the first query."""
         self._queries = list(self._index.corpus.queries)
         if self.shuffle:
             random.Random(seed).shuffle(self._queries)  # noqa: S311 - an order, not a secret
@@ -74,7 +72,7 @@ class SearchEnvironment(ew.Environment):
         return self._observe()
 
     def step(self, action: Annotated[int, ew.Bounds(0, len(CONFIGS) - 1)]) -> SearchObservation:
-        """Search with the chosen configuration, and show the next query."""
+        """Search with the chosen configuration, and return the next query."""
         query = self._queries[self._next]
         found = self._index.retrievers[action].search(query.text, self.k)
         ranks = [rank for rank, i in enumerate(found.tolist(), 1) if i in query.relevant]

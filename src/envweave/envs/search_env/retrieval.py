@@ -20,12 +20,12 @@ class RetrievalConfig:
     """How documents and queries become vectors, and how they are compared.
 
     Attributes:
-        name: What to call it.
-        text: Which part of a document is indexed.
-        tokens: What a text is cut into.
-        dim: How many columns the tokens are hashed into.
-        idf: Whether a column counts less the more documents have it.
-        feedback: How many of the best documents are added to the query for a second search.
+        name: Its name.
+        text: The part of a document that is indexed.
+        tokens: The kind of tokens.
+        dim: The number of columns that tokens are hashed into.
+        idf: Whether columns are weighted by inverse document frequency.
+        feedback: The number of best documents that are added to the query for a second search.
     """
 
     name: str
@@ -44,12 +44,12 @@ CONFIGS = (
     RetrievalConfig("word bigrams", "body", "bigrams", 2048),
     RetrievalConfig("tf-idf with feedback", "body", "words", 512, feedback=3),
 )
-"""What an action chooses from."""
+"""The configurations, by action."""
 
 
 @final
 class Retriever:
-    """Documents indexed as one configuration says."""
+    """An index of documents with one configuration."""
 
     def __init__(self, config: RetrievalConfig, documents: Sequence[Document]) -> None:
         self.config = config
@@ -57,8 +57,8 @@ class Retriever:
         counts = np.stack([self._count(text) for text in texts])
         self._weights = np.ones(config.dim, np.float32)
         if config.idf:
-            having = np.count_nonzero(counts, axis=0)
-            self._weights = np.log((len(texts) + 1) / (having + 1)).astype(np.float32)
+            document_counts = np.count_nonzero(counts, axis=0)
+            self._weights = np.log((len(texts) + 1) / (document_counts + 1)).astype(np.float32)
         weighted = counts * self._weights
         lengths = np.linalg.norm(weighted, axis=1, keepdims=True)
         self._matrix: NDArray[np.float32] = weighted / np.maximum(lengths, 1e-6)
@@ -96,26 +96,26 @@ def _tokens(text: str, kind: str) -> list[str]:
 
 
 FEATURES = ("words", "known", "mean share", "lowest share", "in titles", "known pairs")
-"""What `QueryFeatures` tells of a query."""
+"""The names of the features of a query."""
 
 
 @final
 class QueryFeatures:
-    """Tells what a query looks like beside the documents, without searching."""
+    """Computes features of a query in relation to the documents, without searching."""
 
     def __init__(self, documents: Sequence[Document]) -> None:
         bodies = [document.body.split() for document in documents]
-        having = Counter(word for body in bodies for word in set(body))
-        self._share = {word: count / len(documents) for word, count in having.items()}
+        document_counts = Counter(word for body in bodies for word in set(body))
+        self._share = {word: count / len(documents) for word, count in document_counts.items()}
         self._titles = {word for document in documents for word in document.title.split()}
         self._pairs = {pair for body in bodies for pair in pairwise(body)}
 
     def of(self, text: str) -> NDArray[np.float32]:
-        """Return a figure for each of `FEATURES`, all from 0 to 1.
+        """Return a value from 0 to 1 for each of `FEATURES`.
 
-        They are the number of words in tens, and the share of words that documents have, the mean
-        and the lowest share of documents that have a word, and the shares of words in titles and
-        of neighbours that are neighbours in a document.
+        They are a tenth of the number of words; the share of words that occur in documents; the
+        mean and the lowest document frequency of the words; the share of words that occur in
+        titles; and the share of adjacent pairs that are adjacent in a document.
         """
         words = text.split()
         shares = [self._share.get(word, 0.0) for word in words]

@@ -21,7 +21,7 @@ from envweave.providers.docker.engine import (
     EngineRefusedError,
     NoSuchContainerError,
 )
-from envweave.providers.docker.options import DockerOptions, Image, shown, size_of
+from envweave.providers.docker.options import DockerOptions, Image, format_size, parse_size
 from envweave.providers.health import LINES_READ, answers_health, error_in, log_tail
 
 logger = logging.getLogger("envweave.providers")
@@ -74,18 +74,18 @@ class Container:
         self.name = f"envweave-{secrets.token_hex(6)}"
         about = Image(image, engine.image(image))
         about.check_supported(options, env_vars)
-        about.warn_of_root(options.user)
+        about.warn_about_root(options.user)
         inside = options.container_port or about.port or 8000
         try:
             if not options.has_network:
                 self._folder = _socket_folder(engine, port)
             engine.create(self.name, self._config(env_vars, inside, port))
             engine.start(self.name)
-            self.base_url = self._found(inside)
+            self.base_url = self._find_base_url(inside)
         except BaseException as error:
             self.remove()
             if isinstance(error, EngineRefusedError | NoSuchContainerError):
-                raise self._unstarted(error, port) from None
+                raise self._start_error(error, port) from None
             raise
 
     def _config(self, env_vars: Mapping[str, str], inside: int, port: int | None) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class Container:
             **({"Cmd": list(options.command)} if options.command is not None else {}),
         }
 
-    def _found(self, inside: int) -> str:
+    def _find_base_url(self, inside: int) -> str:
         """Return the URL of the server; the engine chose its port."""
         if self._folder is not None:
             return f"unix://{self._folder / 'socket' / 'server.sock'}"
@@ -122,7 +122,7 @@ class Container:
             raise self._gone() or EngineRefusedError("it has no port")
         return f"http://127.0.0.1:{bound[0]['HostPort']}"
 
-    def _unstarted(self, error: StartupError, port: int | None) -> StartupError:
+    def _start_error(self, error: StartupError, port: int | None) -> StartupError:
         """Return the error for a container that the engine did not start."""
         why = str(error)
         if port is not None and ("already allocated" in why or "already in use" in why):
@@ -185,7 +185,7 @@ class Container:
     def _exit_status(self, state: Mapping[str, Any]) -> str:
         code = state.get("ExitCode")
         if state.get("OOMKilled") and code == _OUT_OF_MEMORY:
-            limit = shown(size_of("memory", self._options.memory))
+            limit = format_size(parse_size("memory", self._options.memory))
             return (
                 f"ran out of memory: it needed more than {limit}, and was killed (exit code "
                 f"{code}). Give it more, with LocalDockerProvider(memory=…)"

@@ -57,11 +57,11 @@ class Engine:
     def __init__(self, docker_host: str | None = None) -> None:
         docker = _sdk()
         self._errors = docker.errors
-        self.url = docker_host or os.environ.get("DOCKER_HOST") or _of_context(docker)
+        self.url = docker_host or os.environ.get("DOCKER_HOST") or _get_context_url(docker)
         _check_local(self.url)
         settings = docker.utils.kwargs_from_env() if docker_host is None else {}
         settings["base_url"] = self.url
-        with self._translated():
+        with self._translate_errors():
             self._api = docker.APIClient(**settings, version="auto", timeout=CALL_S)
         version = self._api.api_version
         self._quick_api = docker.APIClient(**settings, version=version, timeout=LOOK_S)
@@ -80,11 +80,11 @@ class Engine:
             StartupError: There is no such image; the message says how to get it.
         """
         try:
-            with self._translated():
+            with self._translate_errors():
                 found: dict[str, Any] = self._api.inspect_image(name)
                 return found
         except NoSuchContainerError:
-            with self._translated():
+            with self._translate_errors():
                 present = self._api.images()
             tags = [tag for one in present for tag in one.get("RepoTags") or ()]
             raise StartupError(missing_image_message(name, tags)) from None
@@ -103,7 +103,7 @@ class Engine:
         Raises:
             EngineRefusedError: A step of it failed.
         """
-        with self._translated():
+        with self._translate_errors():
             messages = self._api.build(
                 fileobj=context,
                 custom_context=True,
@@ -122,16 +122,19 @@ class Engine:
 
     def remove_images(self, label: str) -> None:
         """Remove the images that have this label, as `"name=value"`, and no name."""
-        with self._translated():
+        with self._translate_errors():
             unnamed = self._api.images(filters={"label": label, "dangling": True}, quiet=True)
         for image in unnamed:
             # One that is still used stays.
-            with contextlib.suppress(NoSuchContainerError, EngineRefusedError), self._translated():
+            with (
+                contextlib.suppress(NoSuchContainerError, EngineRefusedError),
+                self._translate_errors(),
+            ):
                 self._api.remove_image(image)
 
     def info(self) -> dict[str, Any]:
         """Return the engine's description of itself."""
-        with self._translated():
+        with self._translate_errors():
             info: dict[str, Any] = self._api.info()
             return info
 
@@ -139,7 +142,7 @@ class Engine:
 
     def create(self, name: str, config: Mapping[str, Any]) -> str:
         """Create a container without starting it, and return its id."""
-        with self._translated():
+        with self._translate_errors():
             made = self._api.create_container_from_config(dict(config), name)
             identity: str = made["Id"]
             return identity
@@ -158,19 +161,19 @@ class Engine:
                 "container is not supported here. Use its unix socket."
             )
         params = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
-        with self._translated():
+        with self._translate_errors():
             found = self._api.attach_socket(container, params=params)
             with found, found._response:  # noqa: SLF001 - else the library never closes its own end
                 return socket.socket(fileno=os.dup(found.fileno()))
 
     def start(self, container: str) -> None:
         """Start a container."""
-        with self._translated():
+        with self._translate_errors():
             self._api.start(container)
 
     def wait(self, container: str) -> int:
         """Block until a container has ended, for `CALL_S` at most; return its exit code."""
-        with self._translated():
+        with self._translate_errors():
             code: int = self._api.wait(container)["StatusCode"]
             return code
 
@@ -181,35 +184,35 @@ class Engine:
             NoSuchContainerError: There is none.
             EngineError: The engine does not answer, or not in time.
         """
-        with self._translated():
+        with self._translate_errors():
             found: dict[str, Any] = self._quick_api.inspect_container(container)
             return found
 
     def last_lines(self, container: str, count: int) -> list[str]:
         """Return the last lines that a container printed, within `LOOK_S`."""
-        with self._translated():
+        with self._translate_errors():
             raw: bytes = self._quick_api.logs(container, tail=count)
         lines = raw.decode(errors="replace").splitlines()
         return [line.rstrip() for line in lines if line.strip()][-count:]
 
     def stop(self, container: str, grace_s: int) -> None:
         """Stop a container, by force after `grace_s`. One that is gone is not an error."""
-        with contextlib.suppress(NoSuchContainerError), self._translated():
+        with contextlib.suppress(NoSuchContainerError), self._translate_errors():
             self._api.stop(container, timeout=grace_s)
 
     def pause(self, container: str) -> None:
         """Freeze a container's processes."""
-        with self._translated():
+        with self._translate_errors():
             self._api.pause(container)
 
     def unpause(self, container: str) -> None:
         """Let a container's processes continue."""
-        with self._translated():
+        with self._translate_errors():
             self._api.unpause(container)
 
     def remove(self, container: str) -> None:
         """Remove a container by force. One that is gone already is not an error."""
-        with contextlib.suppress(NoSuchContainerError), self._translated():
+        with contextlib.suppress(NoSuchContainerError), self._translate_errors():
             try:
                 self._api.remove_container(container, force=True, v=True)
             except self._errors.APIError as error:
@@ -218,20 +221,20 @@ class Engine:
 
     def labels(self, label: str) -> dict[str, Mapping[str, str]]:
         """Return the labels of every container that has this label, by its id."""
-        with self._translated():
+        with self._translate_errors():
             found = self._api.containers(all=True, filters={"label": label})
         return {one["Id"]: one["Labels"] for one in found}
 
     @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """Translate the SDK's errors of one call into ours."""
         try:
             self._check_listening()
             yield
         except self._errors.NotFound as error:
-            raise NoSuchContainerError(_explained(error)) from None
+            raise NoSuchContainerError(_explain(error)) from None
         except self._errors.APIError as error:
-            raise EngineRefusedError(_explained(error)) from None
+            raise EngineRefusedError(_explain(error)) from None
         except (self._errors.DockerException, OSError) as error:
             raise self._silent(error) from None
 
@@ -269,7 +272,7 @@ def _sdk() -> Any:
     return importlib.import_module("docker")
 
 
-def _of_context(docker: Any) -> str:
+def _get_context_url(docker: Any) -> str:
     """Return the engine's URL in the current context of `docker`."""
     try:
         found = docker.ContextAPI.get_current_context()
@@ -295,5 +298,5 @@ def _check_local(url: str) -> None:
         )
 
 
-def _explained(error: Any) -> str:
+def _explain(error: Any) -> str:
     return " ".join(str(error.explanation or error).split()) or "no reason given"

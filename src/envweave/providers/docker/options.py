@@ -68,9 +68,9 @@ class DockerOptions:
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
-        _check_minimum("memory", size_of("memory", self.memory), _LEAST_MEMORY)
-        _check_minimum("tmp_size", size_of("tmp_size", self.tmp_size), 4096)
-        _check_minimum("shm_size", size_of("shm_size", self.shm_size), 4096)
+        _check_minimum("memory", parse_size("memory", self.memory), _LEAST_MEMORY)
+        _check_minimum("tmp_size", parse_size("tmp_size", self.tmp_size), 4096)
+        _check_minimum("shm_size", parse_size("shm_size", self.shm_size), 4096)
         is_number = isinstance(self.cpus, int | float) and not isinstance(self.cpus, bool)
         if not is_number or not 0.01 <= self.cpus < math.inf:
             raise OptionError(f"cpus must be a number >= 0.01, such as 1.5, got {self.cpus!r}.")
@@ -117,8 +117,8 @@ class DockerOptions:
 
     def host_config(self) -> dict[str, Any]:
         """Return the `HostConfig` of the engine's API."""
-        memory = size_of("memory", self.memory)
-        tmp = f"rw,noexec,nosuid,nodev,size={size_of('tmp_size', self.tmp_size)},mode=1777"
+        memory = parse_size("memory", self.memory)
+        tmp = f"rw,noexec,nosuid,nodev,size={parse_size('tmp_size', self.tmp_size)},mode=1777"
         return {
             "NetworkMode": self.network,
             "ReadonlyRootfs": self.read_only,
@@ -132,7 +132,7 @@ class DockerOptions:
             "CpuQuota": int(self.cpus * _CPU_PERIOD_US),
             "PidsLimit": self.pids,
             "Tmpfs": {"/tmp": tmp},  # noqa: S108 - the container's own
-            "ShmSize": size_of("shm_size", self.shm_size),
+            "ShmSize": parse_size("shm_size", self.shm_size),
             "Binds": [_bind(source, target) for source, target in self.volumes.items()],
             "LogConfig": _LOG,
             "Init": self.init,
@@ -154,7 +154,7 @@ def check_names(options: Mapping[str, Any]) -> dict[str, Any]:
     return dict(options)
 
 
-def size_of(name: str, value: Any) -> int:
+def parse_size(name: str, value: Any) -> int:
     """Return a number of bytes, or refuse it."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
@@ -166,7 +166,7 @@ def size_of(name: str, value: Any) -> int:
     return int(float(found[1]) * _UNITS[found[2].lower()])
 
 
-def shown(size: int) -> str:
+def format_size(size: int) -> str:
     """Return a number of bytes in a readable unit."""
     for unit in ("GiB", "MiB", "KiB"):
         factor = _UNITS[unit[0].lower()]
@@ -210,7 +210,7 @@ def _bind(source: str, target: str) -> str:
 
 def _check_minimum(name: str, size: int, least: int) -> None:
     if size < least:
-        raise OptionError(f"{name} must be at least {shown(least)}, got {size} bytes.")
+        raise OptionError(f"{name} must be at least {format_size(least)}, got {size} bytes.")
 
 
 def _check_int(name: str, value: Any, least: int, most: int) -> None:
@@ -329,7 +329,7 @@ class Image:
                 "`envweave build`."
             )
 
-    def warn_of_root(self, user: str | None) -> None:
+    def warn_about_root(self, user: str | None) -> None:
         """Warn if the server runs as root, unless `user` says so."""
         if user is None and self._user.partition(":")[0] in ("", "0", "root"):
             warnings.warn(

@@ -315,7 +315,7 @@ class WarmPool:
             config = {**_parse(server_env[CONFIG]), **({"kwargs": dict(kwargs)} if kwargs else {})}
             server_env[CONFIG] = _dump(config)
             about.check_supported(checked, server_env)
-            about.warn_of_root(checked.user)
+            about.warn_about_root(checked.user)
             remove_leftovers(engine)
         except BaseException:
             engine.close()

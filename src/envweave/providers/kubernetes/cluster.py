@@ -146,7 +146,7 @@ class Cluster:
             "resourceVersion": version,
             "timeoutSeconds": str(max(1, round(timeout_s))),
         }
-        with self._translated():
+        with self._translate_errors():
             response = self._request(
                 "GET", self._path(kind), None, query, timeout_s=timeout_s + LOOK_S, is_stream=True
             )
@@ -182,7 +182,7 @@ class Cluster:
         """
         websocket = importlib.import_module("websocket")
         url = f"{self.url}{self._path('pods', pod)}/portforward?ports={port}"
-        with self._translated():
+        with self._translate_errors():
             try:
                 return open_websocket(self._configuration, url, self._auth_headers(), _CONNECT_S)
             except websocket.WebSocketBadStatusException as error:
@@ -231,7 +231,7 @@ class Cluster:
         accepted: str = "application/json, */*",
         sent_as: str = "application/json",
     ) -> bytes:
-        with self._translated():
+        with self._translate_errors():
             response = self._request(method, path, body, query, timeout_s, accepted, sent_as)
             raw: bytes = response.data
             if response.status >= 400:
@@ -267,7 +267,7 @@ class Cluster:
         )
 
     @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """Translate the errors of one call into ours."""
         try:
             yield
@@ -275,11 +275,11 @@ class Cluster:
             raise self._silent(error) from None
         except self._library.config.ConfigException as error:
             raise ClusterRefusedError(
-                f"Logging in at {self.url} failed: {_joined(error)}."
+                f"Logging in at {self.url} failed: {_join_lines(error)}."
             ) from None
 
     def _silent(self, error: BaseException) -> ClusterError:
-        why = _joined(error)
+        why = _join_lines(error)
         if isinstance(error, ssl.SSLError) or "SSL" in why:
             return ClusterError(
                 f"The API server at {self.url} cannot be trusted ({why}). {_HOW_TO_CONFIGURE}"
@@ -292,9 +292,9 @@ class Cluster:
         )
 
     def _refusal(self, status: int, raw: bytes) -> StartupError:
-        why = _joined(raw.decode(errors="replace"))
+        why = _join_lines(raw.decode(errors="replace"))
         with contextlib.suppress(ValueError, AttributeError):
-            why = _joined(json.loads(raw).get("message") or why)
+            why = _join_lines(json.loads(raw).get("message") or why)
         if status == 404:
             return NoSuchObjectError(why)
         if status == 401:
@@ -346,10 +346,10 @@ def _configure(config: Any, configuration: Any, kubeconfig: str | None, context:
     except OptionError:
         raise
     except config.ConfigException as error:
-        raise OptionError(f"{path!r} configures no cluster: {_joined(error)}.") from None
+        raise OptionError(f"{path!r} configures no cluster: {_join_lines(error)}.") from None
     except Exception as error:  # noqa: BLE001 - the client does not check the file
         raise OptionError(
-            f"{path!r} is not a kubeconfig file: {_joined(error)}. {_HOW_TO_CONFIGURE}"
+            f"{path!r} is not a kubeconfig file: {_join_lines(error)}. {_HOW_TO_CONFIGURE}"
         ) from None
     if not configuration.host:
         raise OptionError(f"{path!r} has no address of the cluster's API server.")
@@ -364,5 +364,5 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
         yield from (line for line in lines if line.strip())
 
 
-def _joined(message: object) -> str:
+def _join_lines(message: object) -> str:
     return " ".join(str(message).split()).rstrip(".") or type(message).__name__

@@ -11,7 +11,7 @@ from typing import Any
 
 from envweave.errors import OptionError
 from envweave.providers.cleanup import OWNER, Owner
-from envweave.providers.docker.options import size_of
+from envweave.providers.docker.options import parse_size
 from envweave.providers.kubernetes.options import KubernetesOptions
 
 CONTAINER = "server"
@@ -102,7 +102,7 @@ def spec(
     }
     if options.command is not None:
         container["command"] = list(options.command)
-    tmp = {"medium": "Memory", "sizeLimit": str(size_of("tmp_size", options.tmp_size))}
+    tmp = {"medium": "Memory", "sizeLimit": str(parse_size("tmp_size", options.tmp_size))}
     pod_spec: dict[str, Any] = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envweave.errors import OptionError, suggest
-from envweave.providers.docker.options import shown, size_of, variables
+from envweave.providers.docker.options import format_size, parse_size, variables
 
 ACCESS = ("forward", "cluster")
 PULL_POLICIES = ("IfNotPresent", "Always", "Never")
@@ -142,12 +142,12 @@ class KubernetesOptions:
         self._check_pod_spec()
 
     def _check_amounts(self) -> None:
-        memory = size_of("memory", self.memory)
+        memory = parse_size("memory", self.memory)
         if memory < _LEAST_MEMORY:
             raise OptionError(
-                f"memory must be at least {shown(_LEAST_MEMORY)}, got {memory} bytes."
+                f"memory must be at least {format_size(_LEAST_MEMORY)}, got {memory} bytes."
             )
-        if size_of("tmp_size", self.tmp_size) < 4096:
+        if parse_size("tmp_size", self.tmp_size) < 4096:
             raise OptionError(f"tmp_size must be at least 4 KiB, got {self.tmp_size!r}.")
         _check_number("cpus", self.cpus, 0.01)
         _check_number("ttl_s", self.ttl_s, _LEAST_TTL_S)
@@ -155,7 +155,7 @@ class KubernetesOptions:
             _check_number(name, getattr(self, name), 0)
         if (
             self.memory_request is not None
-            and size_of("memory_request", self.memory_request) > memory
+            and parse_size("memory_request", self.memory_request) > memory
         ):
             raise OptionError(
                 f"memory_request={self.memory_request!r} is more than memory={self.memory!r}."
@@ -214,13 +214,13 @@ class KubernetesOptions:
 
     def resources(self) -> dict[str, dict[str, str]]:
         """Return its limits and requests, as in a manifest."""
-        memory = size_of("memory", self.memory)
+        memory = parse_size("memory", self.memory)
         default = memory // 4 if self.memory_request is None else None
         cpus = self.cpus / 4 if self.cpu_request is None else self.cpu_request
         return {
             "limits": {"memory": str(memory), "cpu": _milli(self.cpus)},
             "requests": {
-                "memory": str(default or size_of("memory_request", self.memory_request)),
+                "memory": str(default or parse_size("memory_request", self.memory_request)),
                 "cpu": _milli(cpus),
             },
         }

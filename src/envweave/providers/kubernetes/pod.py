@@ -1,4 +1,4 @@
-"""One pod with a server: starting, watching, judging and deleting it."""
+"""One pod with a server: starting, watching and deleting it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, final
 
 from envweave.errors import EnvWeaveError, StartupError
 from envweave.lifetime import OwnerProcess
-from envweave.providers.docker.options import shown, size_of
+from envweave.providers.docker.options import format_size, parse_size
 from envweave.providers.health import LINES_READ, answers_health, error_in, log_tail
 from envweave.providers.kubernetes.cleanup import delete_later
 from envweave.providers.kubernetes.cluster import (
@@ -73,7 +73,7 @@ def judge(pod: Mapping[str, Any], options: KubernetesOptions) -> PodVerdict:
     phase = status.get("phase")
     state = state_of(pod)
     if phase in ("Failed", "Succeeded") or "terminated" in state:
-        return _over(status, state.get("terminated") or {}, options)
+        return _judge_ended(status, state.get("terminated") or {}, options)
     if (pod.get("metadata") or {}).get("deletionTimestamp"):
         because = _condition(status, "DisruptionTarget")
         why = f" ({because['message']})" if because.get("message") else ""
@@ -82,17 +82,17 @@ def judge(pod: Mapping[str, Any], options: KubernetesOptions) -> PodVerdict:
         return PodVerdict(Outlook.RUNNING)
     waiting = state.get("waiting") or {}
     if waiting.get("reason") in _HOPELESS:
-        return PodVerdict(Outlook.HOPELESS, _hopeless(waiting, options))
+        return PodVerdict(Outlook.HOPELESS, _describe_hopeless(waiting, options))
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
-        message = _joined(scheduled.get("message")) or "the scheduler gives no reason"
+        message = _join_lines(scheduled.get("message")) or "the scheduler gives no reason"
         return PodVerdict(
             Outlook.WITHOUT_NODE,
             f"finds no node to run on (Unschedulable): {message}. Request less, with "
             "KubernetesProvider(memory_request=…, cpu_request=…), or pass a matching node_selector "
             "and tolerations",
         )
-    return PodVerdict(Outlook.WAITING, _waiting(waiting))
+    return PodVerdict(Outlook.WAITING, _describe_waiting(waiting))
 
 
 def state_of(pod: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -102,10 +102,10 @@ def state_of(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     return next(found, None) or {}
 
 
-def _over(
+def _judge_ended(
     status: Mapping[str, Any], ended: Mapping[str, Any], options: KubernetesOptions
 ) -> PodVerdict:
-    reason, message = status.get("reason"), _joined(status.get("message"))
+    reason, message = status.get("reason"), _join_lines(status.get("message"))
     code = ended.get("exitCode")
     if reason == "DeadlineExceeded":
         return PodVerdict(
@@ -114,7 +114,7 @@ def _over(
             "(DeadlineExceeded). Give it more, with KubernetesProvider(ttl_s=…)",
         )
     if ended.get("reason") == _OUT_OF_MEMORY:
-        limit = shown(size_of("memory", options.memory))
+        limit = format_size(parse_size("memory", options.memory))
         why = (
             f"ran out of memory: it needed more than {limit}, and was killed (OOMKilled, exit code "
             f"{code}). Give it more, with KubernetesProvider(memory=…)"
@@ -126,7 +126,7 @@ def _over(
             Outlook.OVER, f"was ended by the cluster ({reason}){suffix}", has_log=True
         )
     if ended.get("reason") in ("StartError", "ContainerCannotRun"):
-        why = f"could not be started: {_joined(ended.get('message'))}"
+        why = f"could not be started: {_join_lines(ended.get('message'))}"
         return PodVerdict(Outlook.HOPELESS, why)
     if code is None:
         phase = status.get("phase")
@@ -135,8 +135,8 @@ def _over(
     return PodVerdict(Outlook.OVER, f"exited with code {code}{signal}", has_log=True)
 
 
-def _hopeless(waiting: Mapping[str, Any], options: KubernetesOptions) -> str:
-    reason, message = waiting["reason"], _joined(waiting.get("message"))
+def _describe_hopeless(waiting: Mapping[str, Any], options: KubernetesOptions) -> str:
+    reason, message = waiting["reason"], _join_lines(waiting.get("message"))
     why = f"cannot be started ({reason}): {message or 'the cluster gives no reason'}"
     if reason == "ErrImageNeverPull":
         return (
@@ -160,8 +160,8 @@ def _hopeless(waiting: Mapping[str, Any], options: KubernetesOptions) -> str:
     return why
 
 
-def _waiting(waiting: Mapping[str, Any]) -> str:
-    reason, message = waiting.get("reason"), _joined(waiting.get("message"))
+def _describe_waiting(waiting: Mapping[str, Any]) -> str:
+    reason, message = waiting.get("reason"), _join_lines(waiting.get("message"))
     if not reason:
         return "waits for a node"
     return f"waits ({reason})" + (f": {message}" if message else "")
@@ -172,16 +172,16 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return found[0] if found else {}
 
 
-def _joined(message: Any) -> str:
+def _join_lines(message: Any) -> str:
     return " ".join(str(message or "").split()).rstrip(".")
 
 
 logger = logging.getLogger("envweave.providers")
 
-SILENCE_S = 6.0
+OUTAGE_S = 6.0
 """How long the API server may be unreachable before a pod counts as lost."""
 
-SAME_SILENCE_S = 30.0
+SAME_OUTAGE_S = 30.0
 """How far apart two failed calls may be, to count as one outage."""
 
 ADDRESS_S = 60.0
@@ -225,7 +225,7 @@ class Pod:
         self._owner = OwnerProcess()
         self._forward: PortForward | None = None
         self._was_reached = False
-        self._silence = Silence()
+        self._outage = Outage()
         self.name = f"envweave-{secrets.token_hex(6)}"
         about = owned(options)
         variables = secret(self.name, env_vars, about)
@@ -234,7 +234,7 @@ class Pod:
             made = cluster.create("pods", pod(self.name, image, options, env_vars, about))
             self._made = made
             cluster.change("secrets", self.name, owned_by(made))
-            self.base_url = self._opened(made, about, port)
+            self.base_url = self._expose(made, about, port)
         except BaseException as error:
             self.remove()
             if isinstance(error, ClusterRefusedError | NoSuchObjectError):
@@ -244,7 +244,7 @@ class Pod:
                 ) from None
             raise
 
-    def _opened(self, made: Mapping[str, Any], about: Mapping[str, Any], port: int | None) -> str:
+    def _expose(self, made: Mapping[str, Any], about: Mapping[str, Any], port: int | None) -> str:
         """Return the URL of the server."""
         inside, address = self._options.port, None
         if self._options.service:
@@ -258,13 +258,13 @@ class Pod:
             )
             return f"http://127.0.0.1:{self._forward.port}"
         if address is None:
-            found = self._await(_address_of, time.monotonic() + ADDRESS_S)
+            found = self._await(_get_address, time.monotonic() + ADDRESS_S)
             if found is None:
                 raise StartupError(
                     f"{self._which()} {self._verdict().why or 'has no address'}, and has done so "
                     f"for {ADDRESS_S:g} s."
                 )
-            address = _address_of(found)
+            address = _get_address(found)
         return (
             f"http://[{address}]:{inside}" if ":" in str(address) else f"http://{address}:{inside}"
         )
@@ -272,7 +272,7 @@ class Pod:
     def _connect(self) -> Any:
         """Return a socket to the server."""
         found = self._cluster.connect(self.name, self._options.port)
-        self._silence.end()
+        self._outage.end()
         return found
 
     # Health
@@ -294,7 +294,7 @@ class Pod:
         while not answers_health(self.base_url, max(0.1, ends_s - time.monotonic())):
             now_s = time.monotonic()
             if now_s >= look_s or now_s >= ends_s:
-                self._refuse_gone(self._judged(self._look(self._made)))
+                self._refuse_gone(self._judge(self._look(self._made)))
                 look_s = time.monotonic() + _LOOK_EVERY_S
             if now_s >= ends_s:
                 raise StartupError(
@@ -317,7 +317,7 @@ class Pod:
         while True:
             if found is not None and is_enough(found):
                 return found
-            verdict = self._judged(found)
+            verdict = self._judge(found)
             self._refuse_gone(verdict)
             now_s = time.monotonic()
             if verdict.outlook is not Outlook.WITHOUT_NODE:
@@ -336,7 +336,7 @@ class Pod:
                 wakes_s = min(wakes_s, without_node_s + self._options.schedule_timeout_s)
             found = self._next(found, max(0.0, wakes_s - now_s))
 
-    def _seen(self, timeout_s: float = CALL_S) -> dict[str, Any] | None:
+    def _get(self, timeout_s: float = CALL_S) -> dict[str, Any] | None:
         try:
             return self._cluster.get("pods", self.name, timeout_s)
         except NoSuchObjectError:
@@ -345,12 +345,12 @@ class Pod:
     def _look(self, known: dict[str, Any] | None) -> dict[str, Any] | None:
         """Return the pod; its last known state during a short outage of the API server."""
         try:
-            found = self._seen(LOOK_S)
+            found = self._get(LOOK_S)
         except ClusterError:
-            if self._silence.has_lasted(time.monotonic()):
+            if self._outage.has_lasted(time.monotonic()):
                 raise
             return known
-        self._silence.end()
+        self._outage.end()
         return found
 
     def _next(self, found: dict[str, Any] | None, timeout_s: float) -> dict[str, Any] | None:
@@ -375,20 +375,20 @@ class Pod:
             verdict = self._verdict(LOOK_S)
         except ClusterError as error:
             # The pod runs on without the API server, which may be back in a moment.
-            if not self._silence.has_lasted(time.monotonic()):
+            if not self._outage.has_lasted(time.monotonic()):
                 return None
             return f"{self._which()} cannot be reached. {error}"
         except StartupError as error:
             return f"{self._which()} cannot be reached: {error}."
-        self._silence.end()
+        self._outage.end()
         if verdict.outlook not in (Outlook.OVER, Outlook.HOPELESS):
             return None
         return str(self._gone(verdict))
 
     def _verdict(self, timeout_s: float = LOOK_S) -> PodVerdict:
-        return self._judged(self._seen(timeout_s))
+        return self._judge(self._get(timeout_s))
 
-    def _judged(self, found: Mapping[str, Any] | None) -> PodVerdict:
+    def _judge(self, found: Mapping[str, Any] | None) -> PodVerdict:
         if found is None:
             return PodVerdict(Outlook.OVER, "was deleted by another client")
         return judge(found, self._options)
@@ -432,7 +432,7 @@ class Pod:
 
     def _await_end(self, ends_s: float) -> None:
         """Wait until its server has ended, which is long before the pod is gone."""
-        found = self._seen()
+        found = self._get()
         while found is not None and not _has_ended(found) and time.monotonic() < ends_s:
             found = self._next(found, max(1.0, ends_s - time.monotonic()))
 
@@ -457,7 +457,7 @@ class Pod:
 
 
 @final
-class Silence:
+class Outage:
     """How long an API server has been unreachable, from the times of failed calls.
 
     There are no calls while all goes well, so a failure long ago is not the same outage.
@@ -467,18 +467,18 @@ class Silence:
         self._began_s = self._last_s = -math.inf
 
     def has_lasted(self, now_s: float) -> bool:
-        """Record a failed call; return whether the outage has lasted `SILENCE_S`."""
-        if now_s - self._last_s > SAME_SILENCE_S:
+        """Record a failed call; return whether the outage has lasted `OUTAGE_S`."""
+        if now_s - self._last_s > SAME_OUTAGE_S:
             self._began_s = now_s
         self._last_s = now_s
-        return now_s - self._began_s >= SILENCE_S
+        return now_s - self._began_s >= OUTAGE_S
 
     def end(self) -> None:
         """Record that the API server answered."""
         self._last_s = -math.inf
 
 
-def _address_of(found: Mapping[str, Any]) -> Any:
+def _get_address(found: Mapping[str, Any]) -> Any:
     return (found.get("status") or {}).get("podIP")
 
 

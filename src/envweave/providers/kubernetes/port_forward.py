@@ -22,19 +22,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from envweave.errors import StartupError, WireError
-from envweave.wire.websocket import ClientStream
+from envweave.wire.websocket import FrameStream
 
 logger = logging.getLogger("envweave.providers")
 
-MOST_CONNECTIONS = 512
+MAX_CONNECTIONS = 512
 """How many clients may be connected at once."""
 
 _DATA, _ERRORS = 0, 1
 _CHUNK = 2**16
 _FULL = 2**20  # nothing is read while this much waits to be written
-_LAST_WORDS_S = 1.0
+_FLUSH_S = 1.0
 _JOIN_S = 5.0
-_DOUBT_S = 10.0
+_CHECK_AFTER_S = 10.0
 _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -62,7 +62,7 @@ class PortForward:
         port: int | None = None,
         *,
         is_lost: Callable[[], bool] = lambda: False,
-        doubt_s: float = _DOUBT_S,
+        doubt_s: float = _CHECK_AFTER_S,
     ) -> None:
         self._connect = connect
         self._is_lost = is_lost
@@ -116,7 +116,7 @@ class PortForward:
                 target=self._serve, args=(tunnel,), name=f"envweave-tunnel-{self.port}", daemon=True
             )
             with self._lock:
-                is_accepted = not self._is_closed and len(self._tunnels) < MOST_CONNECTIONS
+                is_accepted = not self._is_closed and len(self._tunnels) < MAX_CONNECTIONS
                 if is_accepted:
                     self._tunnels.add(tunnel)
             if is_accepted:
@@ -163,7 +163,7 @@ class _Tunnel:
         self._waiting_since_s: float | None = None  # the client's wait for data from the pod
         self._pod: Any = None
         self._is_shut_down = False
-        self._stream = ClientStream()
+        self._stream = FrameStream()
         self._to_pod = bytearray()
         self._to_client = bytearray()
         self._opened_channels: set[int] = set()
@@ -199,7 +199,7 @@ class _Tunnel:
         while not self._is_shut_down and (ends_s is None or time.monotonic() < ends_s):
             self._wait(self._time_left_s(ends_s), ends_s is None)
             if ends_s is None and len(self._to_pod) < _FULL and not self._read_client():
-                ends_s = time.monotonic() + _LAST_WORDS_S
+                ends_s = time.monotonic() + _FLUSH_S
             if len(self._to_client) < _FULL:
                 self._read_pod()
             self._write(self._pod, self._to_pod)
@@ -240,7 +240,7 @@ class _Tunnel:
         client |= select.POLLOUT if self._to_client else 0
         poll = select.poll()
         for one, events in ((self._pod, pod), (self._client, client)):
-            if events:  # a closed connection is reported even if no event is asked for
+            if events:  # a closed connection is reported even if no event is registered
                 poll.register(one, events)
         poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000)
 

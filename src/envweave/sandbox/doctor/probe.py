@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from envweave.errors import IsolationError, SandboxError
 from envweave.sandbox.config import SandboxConfig
-from envweave.sandbox.doctor.advice import advise
-from envweave.sandbox.doctor.machine import machine_facts
+from envweave.sandbox.doctor.advice import advise, machine_facts
 from envweave.sandbox.protocol.orders import Isolation
 
 

@@ -215,11 +215,16 @@ _EMPTY_S = 2.0
 
 @dataclass(slots=True)
 class _Emptying:
-    """A released cgroup. After `kill_all` it can never hold processes again."""
+    """A released cgroup.
+
+    Attributes:
+        is_discarded: Whether it is not used again: after `kill_all` it can never hold processes,
+            and one that is removed in part limits less than it should.
+    """
 
     cgroup: Cgroup
     deadline_s: float
-    was_killed: bool
+    is_discarded: bool
 
 
 class CgroupPool:
@@ -261,7 +266,7 @@ class CgroupPool:
         if not self._is_reused:
             cgroup.kill_all()
         deadline_s = time.monotonic() + _EMPTY_S
-        self._emptying.append(_Emptying(cgroup, deadline_s, was_killed=not self._is_reused))
+        self._emptying.append(_Emptying(cgroup, deadline_s, is_discarded=not self._is_reused))
         if not self.released.is_set():  # faster than setting it again
             self.released.set()
 
@@ -272,7 +277,7 @@ class CgroupPool:
             is_late = time.monotonic() > one.deadline_s
             if is_late or one.cgroup.is_drained():
                 if (
-                    not one.was_killed
+                    not one.is_discarded
                     and len(self._ready) < _MAX_READY
                     and one.cgroup.is_reusable()
                 ):
@@ -280,9 +285,10 @@ class CgroupPool:
                     continue
                 if one.cgroup.try_remove():
                     continue
+                one.is_discarded = True
             if is_late:
                 one.cgroup.kill_all()
-                one.was_killed = True
+                one.is_discarded = True
             self._emptying.append(one)
         return bool(self._emptying)
 

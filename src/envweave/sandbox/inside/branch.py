@@ -1,7 +1,7 @@
 """Branching a session: it forks, and the copy moves into a separate work folder.
 
 The walls refuse both steps, `fork` and the new namespace, except at the moment in which the host
-allows this process to do each once (see `processes/fork_gate.py`). The template copies the files.
+allows this process to do each once (see `ForkGate`). The template copies the files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import resource
 import select
 import socket
 import stat
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -30,6 +30,7 @@ from envweave.sandbox.protocol.messages import (
 )
 from envweave.sandbox.protocol.orders import MESSAGE_BYTES, Copied, CopyFiles, OrderFailed
 from envweave.sandbox.walls import capabilities, kernel, mounts
+from envweave.sandbox.walls.kernel import Syscall, deferred
 
 if TYPE_CHECKING:
     from envweave.sandbox.inside.runner import SessionRunner
@@ -147,6 +148,7 @@ def _copy_unlinked(descriptor: int, folder: str) -> int:
 
 
 _MAX_PATH_LENGTH = 1000
+_HERE = -100  # AT_FDCWD
 _CHUNK_BYTES = 1 << 20
 
 
@@ -157,11 +159,67 @@ def copy_and_exit(
     try:
         report: Copied | OrderFailed = Copied(_copy_for(order, branch, parent, walls))
     except OSError as error:
-        report = OrderFailed("branch", error.errno or 0, f"its files could not be copied: {error}")
+        report = _failed(error)
     data = msgspec.msgpack.encode(report)
     os.write(report_to, data if len(data) <= MESSAGE_BYTES else b"")
     os.close(report_to)  # before the process exits, which takes longer than all the rest
     os._exit(0)
+
+
+def copy_with_helper(order: CopyFiles, branch: int, walls: Walls) -> Copied | OrderFailed | None:
+    """Copy the work folder in this process, while a helper enters the branch's mounts.
+
+    A helper costs a fraction of a fork. It opens the old folder and the new one for this process.
+
+    Returns:
+        The report; `None`, with nothing changed, where this is not possible: without the extension
+        or root's rights, and for a branch of a branch, whose user this process may not map.
+    """
+    if walls.native is None or not walls.alone or not walls.plan.users:
+        return None
+    source, target = os.dup(0), os.dup(0)  # the descriptors that the helper will open
+    os.close(source)
+    os.close(target)
+    maps: list[Syscall] = []
+    line = f"{order.user} {order.user} 1".encode()
+    for name in ("gid_map", "uid_map"):
+        path = f"{order.pid}/{name}".encode()
+        maps += [
+            deferred("openat", walls.processes, path, os.O_WRONLY, result=source),
+            deferred("write", source, line, len(line), result=len(line)),
+            deferred("close", source),
+        ]
+    options = mounts.work_options(walls.limits.disk_bytes, walls.limits.files, order.user)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    work = mounts.WORK.encode()
+    calls = [
+        *maps,
+        deferred("setns", branch, kernel.NEW_MOUNTS),
+        deferred("openat", _HERE, work, flags, result=source),
+        *mounts.mount_work_calls(options, shell=walls.plan.shell),
+        deferred("openat", _HERE, work, flags, result=target),
+    ]
+    failed, number = walls.native.perform_in_helper(calls)
+    if 0 <= failed < 2:  # the first map
+        with contextlib.suppress(OSError):
+            os.close(source)
+        return None
+    copier = _Copier(order.user, set(order.inodes))
+    try:
+        if failed >= 0:
+            raise kernel.refusal(calls[failed], number)
+        copier.copy_folder(source, target)
+        return Copied(copier.paths)
+    except (OSError, MemoryError) as error:
+        for one in {source, target, *copier.opened}:
+            with contextlib.suppress(OSError):
+                os.close(one)
+        return _failed(error)
+
+
+def _failed(error: OSError | MemoryError) -> OrderFailed:
+    number = error.errno if isinstance(error, OSError) else errno.ENOMEM
+    return OrderFailed("branch", number or 0, f"its files could not be copied: {error}")
 
 
 def _copy_for(order: CopyFiles, branch: int, parent: int, walls: Walls) -> dict[int, str]:
@@ -206,7 +264,12 @@ def _is_utf8(path: str) -> bool:
 
 
 class _Copier:
-    """Copies one tree. Hard links are preserved."""
+    """Copies one tree. Hard links are preserved.
+
+    Attributes:
+        paths: The paths of the requested files, by inode.
+        opened: The descriptors that are open; all are closed at the end, unless it fails.
+    """
 
     def __init__(self, user: int, inodes: set[int]) -> None:
         self._user = user
@@ -214,6 +277,16 @@ class _Copier:
         self._linked: dict[int, str] = {}
         self._root = -1
         self.paths: dict[int, str] = {}
+        self.opened: set[int] = set()
+
+    def _open(self, *arguments: Any, dir_fd: int) -> int:
+        descriptor = os.open(*arguments, dir_fd=dir_fd)
+        self.opened.add(descriptor)
+        return descriptor
+
+    def _close(self, descriptor: int) -> None:
+        self.opened.discard(descriptor)
+        os.close(descriptor)
 
     def copy_folder(self, source: int, target: int) -> None:
         """Copy the content of one open folder into another, iteratively: the agent chose the depth.
@@ -221,6 +294,7 @@ class _Copier:
         Folders get their modes and times last: one without write permission may have content.
         """
         self._root = target
+        self.opened.update((source, target))
         folders = [(source, target, "")]
         finished: list[tuple[int, os.stat_result]] = []
         while folders:
@@ -232,19 +306,19 @@ class _Copier:
                 if stat.S_ISDIR(found.st_mode):
                     os.mkdir(entry, 0o700, dir_fd=there)
                     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-                    inner = os.open(entry, flags, dir_fd=here)
-                    folders.append((inner, os.open(entry, flags, dir_fd=there), below))
+                    inner = self._open(entry, flags, dir_fd=here)
+                    folders.append((inner, self._open(entry, flags, dir_fd=there), below))
                 elif stat.S_ISLNK(found.st_mode):
                     os.symlink(os.readlink(entry, dir_fd=here), entry, dir_fd=there)
                     os.chown(entry, self._user, self._user, dir_fd=there, follow_symlinks=False)
                 elif stat.S_ISREG(found.st_mode):
                     self._copy_file(here, there, entry, below, found)
-            os.close(here)
+            self._close(here)
         for folder, found in reversed(finished):
             os.fchown(folder, self._user, self._user)
             os.fchmod(folder, stat.S_IMODE(found.st_mode))
             os.utime(folder, ns=(found.st_atime_ns, found.st_mtime_ns))
-            os.close(folder)
+            self._close(folder)
 
     def _copy_file(
         self, here: int, there: int, entry: str, path: str, found: os.stat_result
@@ -257,8 +331,8 @@ class _Copier:
                 os.link(first, entry, src_dir_fd=self._root, dst_dir_fd=there)
                 return
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-        source = os.open(entry, flags, dir_fd=here)
-        target = os.open(entry, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=there)
+        source = self._open(entry, flags, dir_fd=here)
+        target = self._open(entry, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=there)
         while data := os.read(source, _CHUNK_BYTES):
             view = memoryview(data)
             while view:
@@ -266,5 +340,5 @@ class _Copier:
         os.fchown(target, self._user, self._user)
         os.fchmod(target, stat.S_IMODE(found.st_mode))
         os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
-        os.close(target)
-        os.close(source)
+        self._close(target)
+        self._close(source)

@@ -120,6 +120,10 @@ _IS_COROUTINE = 0x80  # inspect.CO_COROUTINE, without its import
 _Expression = ast.Expression
 _ExpressionStatement = ast.Expr
 _modules = sys.modules
+_NO_START = " \t\f\n#)]}"  # how no statement begins
+
+_Parts = tuple[CodeType | None, CodeType | None]
+"""Compiled statements, and the last expression."""
 
 
 class _Cell(NamedTuple):
@@ -128,6 +132,58 @@ class _Cell(NamedTuple):
     body: CodeType | None
     last: CodeType | None
     awaits: bool
+
+
+def _compile_whole(code: str, name: str, flags: int) -> _Parts:
+    """Compile a cell by its syntax tree."""
+    tree = compile(code, name, "exec", _TREE | flags, dont_inherit=True)
+    last_statement = None
+    if tree.body and type(tree.body[-1]) is _ExpressionStatement:
+        last_statement = tree.body.pop()
+    body = last = None
+    if tree.body:
+        body = compile(tree, name, "exec", _AWAIT | flags, dont_inherit=True)
+        flags |= body.co_flags & _FUTURES
+    if last_statement is not None:
+        last = _compile_expression(last_statement, name, flags)
+    return body, last
+
+
+def _compile_apart(code: str, name: str, flags: int) -> _Parts | None:
+    """Compile a cell like `_compile_whole`, with a tree of the last statement only.
+
+    A tree of Python objects takes longer than everything else. The text is split before the last
+    line that is not indented. If both pieces are valid by themselves, the second is the last
+    statement, or several of them.
+
+    Returns:
+        `None` if the pieces are not valid, or it is not sure to be equivalent.
+    """
+    if "\r" in code or "__future__" in code:
+        return None
+    start = code.rfind("\n", 0, len(code.rstrip())) + 1
+    while start and code[start] in _NO_START:
+        start = code.rfind("\n", 0, start - 1) + 1
+    # A backslash may cause a warning, which would be shown again if this is in vain.
+    if start == 0 or code.find("\\", start) >= 0:
+        return None
+    lines = "\n" * code.count("\n", 0, start)
+    try:
+        tail = compile(lines + code[start:], name, "exec", _TREE | flags, dont_inherit=True).body
+        if len(tail) != 1:
+            return None
+        is_expression = type(tail[0]) is _ExpressionStatement
+        text = code[:start] if is_expression else code
+        body = compile(text, name, "exec", _AWAIT | flags, dont_inherit=True)
+    except Exception:  # noqa: BLE001 - compiled whole, it raises the error with the right text
+        return None
+    return body, _compile_expression(tail[0], name, flags) if is_expression else None
+
+
+def _compile_expression(statement: Any, name: str, flags: int) -> CodeType:
+    expression = _Expression(statement.value)
+    code: CodeType = compile(expression, name, "eval", _AWAIT | flags, dont_inherit=True)
+    return code
 
 
 @final
@@ -179,18 +235,11 @@ class Cells:
 
     def _compile(self, code: str) -> _Cell:
         name = self._sources.add(code)
+        parts = _compile_apart(code, name, self._futures)
+        body, last = parts or _compile_whole(code, name, self._futures)
         flags = self._futures
-        tree = compile(code, name, "exec", _TREE | flags, dont_inherit=True)
-        last_statement = None
-        if tree.body and type(tree.body[-1]) is _ExpressionStatement:
-            last_statement = tree.body.pop()
-        body = last = None
-        if tree.body:
-            body = compile(tree, name, "exec", _AWAIT | flags, dont_inherit=True)
+        if body is not None:
             flags |= body.co_flags & _FUTURES
-        if last_statement is not None:
-            expression = _Expression(last_statement.value)
-            last = compile(expression, name, "eval", _AWAIT | flags, dont_inherit=True)
         awaits = any(part and part.co_flags & _IS_COROUTINE for part in (body, last))
         cell = _Cell(body, last, awaits)
         if len(code) <= _CELL_CHARACTERS:

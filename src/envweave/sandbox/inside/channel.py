@@ -14,7 +14,8 @@ from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol, final
 
-from envweave.sandbox.protocol.encoding import OWN
+from envweave.sandbox.protocol.decoding import read_from_host
+from envweave.sandbox.protocol.encoding import OWN, encode
 from envweave.sandbox.protocol.framing import Frames
 from envweave.sandbox.protocol.messages import (
     DESCRIPTOR,
@@ -23,7 +24,6 @@ from envweave.sandbox.protocol.messages import (
     ToolAnswer,
     ToSession,
 )
-from envweave.sandbox.protocol.plain_values import encode, read_from_host
 
 if TYPE_CHECKING:
     import msgspec

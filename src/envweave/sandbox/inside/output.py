@@ -11,6 +11,7 @@ import codecs
 import io
 import os
 from collections.abc import Iterable
+from struct import Struct
 from typing import Any, final
 
 from envweave.sandbox.protocol.encoding import OWN
@@ -30,6 +31,7 @@ _HERE = os.SEEK_CUR
 _START = os.SEEK_SET
 _NAMELESS = os.O_TMPFILE | os.O_RDWR
 _decoder = codecs.getincrementaldecoder("utf-8")
+_device_and_inode = Struct("<QQ").unpack_from  # of what `fstat` writes, on both machines
 _Text = io.TextIOBase
 _Binary = io.RawIOBase
 
@@ -48,12 +50,17 @@ class CapturedOutput:
         self._is_child = False
         self._decoder = _decoder("backslashreplace")
         self._is_split = False
-        self._file: tuple[int, int] | None = None
+        self._file: tuple[int, ...] | bytearray | None = None
 
-    def start(self, folder: str) -> None:
-        """Fetch from the current file of the descriptor; `reopen` makes another in this folder."""
+    def start(self, folder: str, status: bytearray | None = None) -> None:
+        """Fetch from the current file of the descriptor; `reopen` makes another in this folder.
+
+        Args:
+            folder: The work folder.
+            status: The memory to which `fstat` writes the status of that file before any code runs.
+        """
         self._folder = folder
-        self._file = self._identify()
+        self._file = self._identify() if status is None else status
 
     def add(self, text: str) -> None:
         """Add text, after what was written to the descriptor before."""
@@ -80,6 +87,8 @@ class CapturedOutput:
         """Add what was written to the descriptor itself."""
         descriptor = self._descriptor
         try:
+            if type(self._file) is bytearray:
+                self._file = _device_and_inode(self._file)
             status = _status(descriptor)
             # The code may have redirected the descriptor to a file of its own.
             if (status.st_dev, status.st_ino) != self._file or not status.st_size:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from envweave.sandbox.inside.reprs import show_briefly, show_failure, show_value
 from envweave.sandbox.inside.seeding import reseed
 from envweave.sandbox.inside.tool_stubs import ToolError, make_tool
 from envweave.sandbox.inside.work_files import WorkFiles
-from envweave.sandbox.protocol.encoding import OWN
+from envweave.sandbox.protocol.encoding import OWN, encode, pack
 from envweave.sandbox.protocol.messages import (
     DESCRIPTOR,
     Begin,
@@ -45,7 +44,6 @@ from envweave.sandbox.protocol.messages import (
     ToSession,
     WriteFile,
 )
-from envweave.sandbox.protocol.plain_values import encode, pack
 
 if TYPE_CHECKING:
     import msgspec
@@ -93,12 +91,18 @@ _TRIES = 3
 class SessionRunner:
     """A session. It is made in the template, and started in a process behind its walls.
 
+    Args:
+        request: The parameters of a session; others may have another work folder and user.
+        statuses: The memory to which the status of descriptors 1 and 2 is written before `start`.
+
     Attributes:
         namespace: The variables of the code.
         on_branch: Called with each `Branch` message; it sends the replies itself.
     """
 
-    def __init__(self, request: SpawnRequest) -> None:
+    def __init__(
+        self, request: SpawnRequest, statuses: tuple[bytearray, bytearray] | None = None
+    ) -> None:
         self._interrupts = Interrupts()
         self._channel = SessionChannel(request.message_bytes, self._interrupts)
         self._cells = Cells()
@@ -112,16 +116,27 @@ class SessionRunner:
         sys.stdout = sys.__stdout__ = TextStream(self._stdout, 1, "<stdout>")  # type: ignore[misc, assignment]
         sys.stderr = sys.__stderr__ = TextStream(self._stderr, 2, "<stderr>")  # type: ignore[misc, assignment]
         self.namespace["ToolError"] = ToolError
+        self._statuses = statuses
+        self._work = ""
+        if statuses is not None:
+            self._use(request.work)
 
     def start(self, request: SpawnRequest) -> None:
         """Initialize after the fork. All before this may happen in the template."""
-        self._files.start(request.work)
-        self._stdout.start(request.work)
-        self._stderr.start(request.work)
+        if request.work != self._work:  # what is written to is copied
+            self._use(request.work)
         os.register_at_fork(after_in_child=self._detach_child)
         reseed(request.seed)
 
+    def _use(self, work: str) -> None:
+        self._work = work
+        self._files.start(work)
+        stdout, stderr = self._statuses or (None, None)
+        self._stdout.start(work, stdout)
+        self._stderr.start(work, stderr)
+
     def _begin(self, seed: int | None, tools: list[ToolSignature]) -> None:
+        self._cells.forget()  # what it ran while it was kept warm
         for signature in tools:
             tool = make_tool(signature, self._channel, self._interrupts)
             self.namespace[signature.name] = tool
@@ -329,7 +344,6 @@ def warm_up(runner: SessionRunner) -> None:
             ours.sendall(encode(Run(number, f"_ = {number}\nprint(_)\n_")))
             runner.serve_next()
             ours.recv(_ANSWER_BYTES)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     runner.forget()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from _random import Random
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -16,6 +17,8 @@ __builtins__ = OWN
 _NUMPY = "numpy.random"
 _WORD = 1 << 32
 _modules = sys.modules
+_generator: Any = random._inst  # noqa: SLF001 - the one that `random.seed` seeds
+_seed_from_system = Random.seed
 _finders = sys.meta_path
 
 
@@ -24,12 +27,18 @@ def reseed(seed: int | None) -> None:
 
     The state is the one that `random.seed(seed)` and `numpy.random.seed(seed)` set.
     """
-    random.seed(seed)
-    _finders[:] = [finder for finder in _finders if type(finder) is not _AfterImport]
+    if seed is None:  # as `random.seed` does it, which would touch more memory
+        _seed_from_system(_generator)
+        _generator.gauss_next = None
+    else:
+        random.seed(seed)
+    if _AfterImport.is_used:
+        _finders[:] = [finder for finder in _finders if type(finder) is not _AfterImport]
     loaded = _modules.get(_NUMPY)
     if loaded is not None:
         _seed_numpy(loaded, seed)
     elif seed is not None:  # without a seed, it seeds itself from the system
+        _AfterImport.is_used = True
         _finders.insert(0, _AfterImport(seed))
 
 
@@ -48,6 +57,8 @@ def _words(seed: int | None) -> Any:
 @final
 class _AfterImport:
     """Seeds numpy's generator as soon as its module has been executed."""
+
+    is_used = False
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

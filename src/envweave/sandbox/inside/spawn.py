@@ -3,7 +3,7 @@
 The order matters. Mounting needs rights that the user namespace takes away; changing the user or
 the namespace resets the parent-death signal; Landlock and the limits need system calls that the
 filter refuses. So: socket, cgroup, descriptors, work folder, user, namespace, rights, parent-death
-signal, limits, Landlock, and the filter last.
+signal, limits, Landlock, and the filter last. Then it reports that it is ready.
 
 All of it is a list of system calls, built before the fork. The compiled extension, where there is
 one, makes them without running any Python in between: each page of the interpreter that a new
@@ -22,11 +22,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from msgspec import structs
+
 from envweave.sandbox.limits import Limits
-from envweave.sandbox.protocol.messages import DESCRIPTOR, SpawnRequest
+from envweave.sandbox.protocol.encoding import encode
+from envweave.sandbox.protocol.messages import DESCRIPTOR, Ready, SpawnRequest
 from envweave.sandbox.protocol.orders import TemplatePlan
 from envweave.sandbox.walls import (
-    calls,
     capabilities,
     kernel,
     landlock,
@@ -37,7 +39,7 @@ from envweave.sandbox.walls import (
     seccomp,
     syscall_numbers,
 )
-from envweave.sandbox.walls.calls import Syscall, call
+from envweave.sandbox.walls.kernel import Syscall, deferred
 
 _ANY_PID = 0x7FFF_FFF1
 """Placeholder in the assembled filter for the process id of the session."""
@@ -49,7 +51,7 @@ _ALL = 0xFFFF_FFFF
 _HERE = -100  # AT_FDCWD
 
 _NO_CHILD_WAIT = 2  # SA_NOCLDWAIT
-_DISCARD_CHILDREN = call(
+_DISCARD_CHILDREN = deferred(
     "rt_sigaction",
     int(signal.SIGCHLD),
     struct.pack("<4Q", 0, _NO_CHILD_WAIT, 0, 0),
@@ -58,6 +60,13 @@ _DISCARD_CHILDREN = call(
 )
 """Has the kernel reap children: no process waits for a branch, which as a zombie would count as one
 of the session's processes."""
+
+_STATUS_BYTES = 144
+OUTPUT_STATUSES = (bytearray(_STATUS_BYTES), bytearray(_STATUS_BYTES))
+"""What `fstat` returns for descriptors 1 and 2 of a session. Written in the session."""
+
+_READY = encode(Ready())
+_SET_MASK = 2  # SIG_SETMASK
 
 Step = tuple[str, Syscall]
 """A system call, with the name of the wall that it is part of."""
@@ -79,6 +88,28 @@ class WallError(Exception):
 
 class Native(Protocol):
     """The compiled extension, `envweave.sandbox._spawn`."""
+
+    def serve(
+        self,
+        control: int,
+        host: int,
+        ended: int,
+        flags: int,
+        calls: list[Syscall],
+        places: bytes,
+        each: int,
+        has_user: int,
+        options: str,
+        /,
+    ) -> tuple[int, int] | tuple[bytes, int, int]:
+        """Carry out compact orders, until there is something else to do. See `SpawnLoop`."""
+
+    def perform_in_helper(self, calls: list[Syscall], /) -> tuple[int, int]:
+        """Make calls in a process that shares this one's memory and descriptors.
+
+        Returns:
+            The index of the call that failed (-1 for none), and its errno.
+        """
 
     def spawn(self, flags: int, calls: list[Syscall], alone: int, /) -> tuple[int, int, int, int]:
         """Fork as `kernel.clone` does, and make the calls in the child.
@@ -114,6 +145,11 @@ class Walls:
     alone: bool
     references: tuple[object, ...]
     last_spawn: list[object] = field(default_factory=list)
+
+    @property
+    def can_loop(self) -> bool:
+        """Whether sessions can be spawned by a `SpawnLoop`."""
+        return self.native is not None and self.alone and self.plan.isolation == "namespace"
 
     @property
     def clone_flags(self) -> int:
@@ -172,9 +208,17 @@ def prepare(plan: TemplatePlan, processes: int, native: Native | None) -> Walls:
     last += _for("limits", rlimits.apply_calls(session_limits))
     if ruleset >= 0:
         last += _for("landlock", [landlock.restrict_call(_RULESET, abi)])
-    last += _for("descriptors", [call("close_range", _RULESET, _LIFE, 0)])
+    last += _for("descriptors", [deferred("close_range", _RULESET, _LIFE, 0)])
+    last += _for(
+        "output", [deferred("fstat", at, one) for at, one in enumerate(OUTPUT_STATUSES, 1)]
+    )
+    # The template blocks what it waits for.
+    last += _for("signals", [deferred("rt_sigprocmask", _SET_MASK, bytes(8), 0, 8)])
     if namespace:
         last += _for("seccomp", [seccomp.install_call(buffer)])
+    if plan.isolation != "landlock":
+        size = len(_READY)
+        last += _for("socket", [deferred("write", DESCRIPTOR, _READY, size, result=size)])
     return Walls(
         plan,
         limits,
@@ -206,6 +250,8 @@ def restrict_template(plan: TemplatePlan) -> None:
 def spawn(walls: Walls, request: SpawnRequest, descriptor: int, cgroup_files: list[int]) -> Forked:
     """Fork a session and set up its walls. Returns twice: in the template, and in the session.
 
+    The session reports that it is ready as soon as its walls are set up.
+
     Args:
         walls: What was prepared.
         request: The parameters of the session.
@@ -232,7 +278,7 @@ def spawn(walls: Walls, request: SpawnRequest, descriptor: int, cgroup_files: li
             _perform(steps)
         elif failed >= 0:
             wall, one = steps[failed]
-            raise WallError(wall, calls.refusal(one, number))
+            raise WallError(wall, kernel.refusal(one, number))
         if walls.plan.isolation != "namespace":
             os.environ.update(HOME=request.work, TMPDIR=f"{request.work}/tmp")  # noqa: S108
         if walls.plan.isolation == "landlock":
@@ -258,23 +304,113 @@ def _steps(
     namespace = plan.isolation == "namespace"
     # First, so that the session can report why a later step failed. No file of a cgroup is lost:
     # `prepare` makes sure that they arrive above `_FREE`.
-    steps = _for("descriptors", [call("dup3", descriptor, DESCRIPTOR, os.O_CLOEXEC)])
+    steps = _for("descriptors", [deferred("dup3", descriptor, DESCRIPTOR, os.O_CLOEXEC)])
     # By the session itself: adding another process to a cgroup waits for all forks under way.
-    steps += _for("cgroup", [call("write", file, b"0", 1, result=1) for file in cgroup_files])
+    steps += _for("cgroup", [deferred("write", file, b"0", 1, result=1) for file in cgroup_files])
     steps += walls.first
     if namespace:
         owner = namespaces.USER if request.user is None else request.user
         options = mounts.work_options(walls.limits.disk_bytes, walls.limits.files, owner)
         steps += _for("work folder", mounts.mount_work_calls(options, shell=plan.shell))
     else:
-        steps += _for("work folder", [call("chdir", os.fsencode(request.work))])
+        steps += _for("work folder", [deferred("chdir", os.fsencode(request.work))])
     if request.user is not None:
         user = (request.user,) * 3
-        steps += _for("user", [call("setresgid", *user), call("setresuid", *user)])
+        steps += _for("user", [deferred("setresgid", *user), deferred("setresuid", *user)])
         if namespace:
             # For the template, which mounts for its branches.
             steps += _for("user", [capabilities.DUMPABLE])
     return steps + walls.last
+
+
+@dataclass(frozen=True, slots=True)
+class LoopOutcome:
+    """Why a loop returned in the template.
+
+    Attributes:
+        events: The process ids of new sessions and, with their `waitpid` statuses, of processes
+            that ended, in order. The status of a new session is `None`.
+        has_order: Whether an order waits to be read.
+        errno: The error of an order that failed; 0 if none did.
+    """
+
+    events: list[tuple[int, int | None]]
+    has_order: bool
+    errno: int
+
+
+class SpawnLoop:
+    """Spawns sessions for compact orders, by the extension.
+
+    Args:
+        walls: What was prepared. Sessions must have namespaces, and the template one thread.
+        request: What the parameters of all sessions equal, but for the user.
+        cgroup_files: How many files a session writes to in order to join its cgroup.
+    """
+
+    def __init__(self, walls: Walls, request: SpawnRequest, cgroup_files: int) -> None:
+        self._walls = walls
+        self._each = 1 + cgroup_files
+        self._has_user = request.user is not None
+        # Numbers that stand for those of a session, which the extension puts in their places.
+        descriptors = [_STAND_IN + at for at in range(self._each)]
+        user = _STAND_IN - 1
+        varying = structs.replace(request, user=user if self._has_user else None)
+        self._steps = _steps(walls, varying, descriptors[0], descriptors[1:])
+        self._calls = [one for _, one in self._steps]
+        sources = {number: at for at, number in enumerate(descriptors)} | {user: _THE_USER}
+        places = []
+        for at, one in enumerate(self._calls):
+            for position, argument in enumerate(one.arguments):
+                if isinstance(argument, int) and argument in sources:
+                    places.append((at, position, sources[argument]))
+            if one.name == "mount":
+                places.append((at, _OPTIONS_ARGUMENT, _THE_OPTIONS))
+                options = one.arguments[_OPTIONS_ARGUMENT]
+        assert isinstance(options, bytes)
+        self._options = options.decode().replace(str(user), "%d")
+        self._places = b"".join(struct.pack("<3i", *place) for place in places)
+
+    def run(self, control: int, host: int, ended: int) -> LoopOutcome | Forked:
+        """Serve until there is something else to do. Returns in the template and in each session.
+
+        Args:
+            control: The socket of orders.
+            host: Readable when the host is gone.
+            ended: A signalfd of SIGCHLD.
+        """
+        walls = self._walls
+        assert walls.native is not None
+        outcome = walls.native.serve(
+            control,
+            host,
+            ended,
+            walls.clone_flags,
+            self._calls,
+            self._places,
+            self._each,
+            self._has_user,
+            self._options,
+        )
+        if len(outcome) == 2:
+            failed, number = outcome
+            if failed < 0:
+                return _SPAWNED
+            wall, one = self._steps[failed]
+            return Forked(0, -1, WallError(wall, kernel.refusal(one, number)))
+        events, has_order, error = outcome
+        pairs = struct.iter_unpack("<2i", events)
+        return LoopOutcome(
+            [(pid, None if status < 0 else status) for pid, status in pairs],
+            bool(has_order),
+            error,
+        )
+
+
+_STAND_IN = 0x7E00_0000
+_THE_USER, _THE_OPTIONS = -1, -2  # as in `_spawn.c`
+_OPTIONS_ARGUMENT = 4  # of `mount`
+_SPAWNED = Forked(0, -1)
 
 
 def _assemble(plan: TemplatePlan, abi: int) -> bytes:
@@ -337,25 +473,25 @@ def _descriptor_calls(kept: dict[int, int]) -> list[Syscall]:
     return [
         # A missing one is replaced by another, so that the numbers below are right.
         *(
-            call("dup3", source if source >= 0 else kept[_LIFE], target, os.O_CLOEXEC)
+            deferred("dup3", source if source >= 0 else kept[_LIFE], target, os.O_CLOEXEC)
             for target, source in kept.items()
         ),
-        call("close_range", _FREE, _ALL, 0),
-        call("openat", _HERE, b"/dev/null", os.O_RDONLY, result=null),
-        call("memfd_create", b"output", 0, result=output),
-        call("memfd_create", b"output", 0, result=errors),
-        *(call("dup3", source, to, 0) for to, source in enumerate((null, output, errors))),
-        call("close_range", _FREE, _ALL, 0),
+        deferred("close_range", _FREE, _ALL, 0),
+        deferred("openat", _HERE, b"/dev/null", os.O_RDONLY, result=null),
+        deferred("memfd_create", b"output", 0, result=output),
+        deferred("memfd_create", b"output", 0, result=errors),
+        *(deferred("dup3", source, to, 0) for to, source in enumerate((null, output, errors))),
+        deferred("close_range", _FREE, _ALL, 0),
     ]
 
 
 def _drop_rights(plan: TemplatePlan) -> list[Step]:
     namespace = plan.isolation == "namespace"
-    steps = _for("work folder", [call("umask", 0o077)])
+    steps = _for("work folder", [deferred("umask", 0o077)])
     if namespace:
-        steps += _for("work folder", [call("mkdirat", _HERE, b"tmp", 0o700)])
+        steps += _for("work folder", [deferred("mkdirat", _HERE, b"tmp", 0o700)])
     else:
-        steps += _for("session", [call("setsid")])
+        steps += _for("session", [deferred("setsid")])
     if plan.isolation != "none":
         steps += _for("privileges", [capabilities.NO_NEW_PRIVILEGES])
         if namespace and not plan.users:
@@ -374,7 +510,7 @@ def _die_with_template() -> list[Step]:
         "death",
         [
             capabilities.DIE_WITH_PARENT,
-            call("ppoll", ended, 1, at_once, 0, 0, result=0),
+            deferred("ppoll", ended, 1, at_once, 0, 0, result=0),
         ],
     )
 
@@ -386,7 +522,7 @@ def _for(wall: str, made: Iterable[Syscall]) -> list[Step]:
 def _perform(steps: list[Step]) -> None:
     for wall, one in steps:
         try:
-            calls.perform([one])
+            kernel.perform([one])
         except OSError as error:
             raise WallError(wall, error) from None
 
@@ -401,6 +537,8 @@ def _finish(walls: Walls) -> None:
         os.close(own)
         wall = "seccomp"
         seccomp.install(walls.filter.replace(_packed_pid(_ANY_PID), _packed_pid(os.getpid())))
+        wall = "socket"
+        os.write(DESCRIPTOR, _READY)
     except OSError as error:
         raise WallError(wall, error) from None
 

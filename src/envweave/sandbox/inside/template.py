@@ -25,10 +25,11 @@ from typing import NoReturn
 import msgspec
 
 from envweave.sandbox.inside import spawn
-from envweave.sandbox.inside.branch import BranchServer, copy_and_exit
+from envweave.sandbox.inside.branch import BranchServer, copy_and_exit, copy_with_helper
+from envweave.sandbox.inside.heap import fill_gaps
 from envweave.sandbox.inside.listed_folders import use_listings
 from envweave.sandbox.inside.runner import SessionRunner, warm_up
-from envweave.sandbox.protocol.messages import DESCRIPTOR, Ready, SetupFailed, SpawnRequest
+from envweave.sandbox.protocol.messages import DESCRIPTOR, SetupFailed, SpawnRequest
 from envweave.sandbox.protocol.orders import (
     MESSAGE_BYTES,
     Copied,
@@ -43,6 +44,8 @@ from envweave.sandbox.protocol.orders import (
     Spawned,
     TemplatePlan,
     TemplateReady,
+    decode_compact,
+    is_compact,
 )
 from envweave.sandbox.walls import (
     capabilities,
@@ -56,9 +59,12 @@ from envweave.sandbox.walls import (
 )
 
 _encode = msgspec.msgpack.Encoder().encode
-_read_order = msgspec.msgpack.Decoder(Order).decode
+_decode_order = msgspec.msgpack.Decoder(Order).decode
 _MAX_STATUSES = 4096
 _DESCRIPTORS = 64
+_REAP_MS = 500
+_NO_DESCRIPTORS = "The template has no descriptors left: raise the limit on open files (ulimit -n)"
+_CHILD_MASK = (1 << signal.SIGCHLD - 1).to_bytes(8, "little")
 
 
 def main() -> NoReturn:
@@ -76,9 +82,10 @@ class TemplateServer:
         self._plan = plan
         self._living: set[int] = set()
         self._ended: dict[int, int] = {}
-        self._wakeup_fd = -1
         self._runner: SessionRunner | None = None
         self._runner_limits: tuple[int, int] | None = None
+        self._request: SpawnRequest | None = None  # the one that `_runner` was made for
+        self._loop: spawn.SpawnLoop | None = None
         self._importing = ""
 
     def run(self) -> NoReturn:
@@ -92,8 +99,8 @@ class TemplateServer:
             text = f"{self._importing}: {type(error).__name__}: {error}"
             self._report(OrderFailed("preload", 0, text))
             os._exit(1)
-        native = walls.native is not None
-        self._report(TemplateReady(missing, native), [gate] if gate >= 0 else [])
+        ready = TemplateReady(missing, walls.native is not None, walls.can_loop)
+        self._report(ready, [gate] if gate >= 0 else [])
         if gate >= 0:
             os.close(gate)
         self._serve(walls)
@@ -199,19 +206,31 @@ class TemplateServer:
         gc.collect()
         gc.freeze()
         gc.disable()
-        ended, self._wakeup_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._watch_children()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Blocked rather than ignored or handled: a session then has nothing to undo but the mask.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGINT})
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        ended = kernel.call(
+            "signalfd4", -1, _CHILD_MASK, len(_CHILD_MASK), os.O_NONBLOCK | os.O_CLOEXEC
+        )
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._host, select.POLLIN)
         poll.register(ended, select.POLLIN)
+        # A thread of a preloaded module may swallow the signal.
+        wait_ms = None if walls.alone else _REAP_MS
         while True:
-            for descriptor, _ in poll.poll():
+            if self._loop is not None:
+                self._run_loop(self._loop, ended)
+                wait_ms = 0
+            found = poll.poll(wait_ms)
+            if not found and not walls.alone:
+                self._reap()
+            for descriptor, _ in found:
                 if descriptor == self._host:
                     self._end()
                 if descriptor == ended:
-                    os.read(ended, 4096)
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(ended, 4096)
                     self._reap()
                     continue
                 order, descriptors = self._receive()
@@ -219,37 +238,43 @@ class TemplateServer:
                 for one in descriptors:
                     os.close(one)
 
+    def _run_loop(self, loop: spawn.SpawnLoop, ended: int) -> None:
+        outcome = loop.run(self._control.fileno(), self._host, ended)
+        if isinstance(outcome, spawn.Forked):
+            assert self._runner is not None
+            assert self._request is not None
+            _run_session(self._runner, self._request, outcome.error)
+        for pid, status in outcome.events:
+            if status is None:
+                self._add(pid)
+            else:
+                self._remove(pid, status)
+        if outcome.errno == errno.EMFILE:
+            self._report(OrderFailed("descriptors", errno.EMFILE, _NO_DESCRIPTORS))
+        elif outcome.errno:
+            error = OSError(outcome.errno, os.strerror(outcome.errno))
+            self._report(OrderFailed("namespaces", outcome.errno, str(error)))
+
     def _execute(self, order: Order, descriptors: list[int], walls: spawn.Walls) -> None:
         if isinstance(order, Spawn):
-            # Once here, so that not every session has to remove the handler.
-            _signal.set_wakeup_fd(-1)
-            _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
             self._spawn(order, descriptors, walls)
-            self._watch_children()
-            self._reap()
         elif isinstance(order, GetExitStatus):
             self._reap()
             self._report(ExitStatus(self._ended.pop(order.pid, None)))
         else:
             self._copy_files(order, descriptors, walls)
 
-    def _watch_children(self) -> None:
-        """Wake up when a session ends."""
-        _signal.set_wakeup_fd(self._wakeup_fd, warn_on_full_buffer=False)
-        _signal.signal(_signal.SIGCHLD, _pass)
-
     def _spawn(self, order: Spawn, descriptors: list[int], walls: spawn.Walls) -> None:
         each = 1 + order.cgroup_files
         if len(descriptors) != len(order.requests) * each:
             # The kernel drops what does not fit.
-            text = "The template has no descriptors left: raise the limit on open files (ulimit -n)"
-            self._report(OrderFailed("descriptors", errno.EMFILE, text))
+            self._report(OrderFailed("descriptors", errno.EMFILE, _NO_DESCRIPTORS))
             return
         pids: list[int] = []
         processes: list[int] = []
         for at, request in enumerate(order.requests):
             descriptor, *cgroup_files = descriptors[at * each : (at + 1) * each]
-            runner = self._runner_for(request)
+            runner = self._runner_for(request, order.cgroup_files, walls)
             try:
                 pid, process, fault = spawn.spawn(walls, request, descriptor, cgroup_files)
             except OSError as error:
@@ -260,32 +285,52 @@ class TemplateServer:
                 return
             if pid == 0:
                 _run_session(runner, request, fault)
-            self._ended.pop(pid, None)  # an earlier process with that PID
-            self._living.add(pid)
+            self._add(pid)
             pids.append(pid)
             processes.append(process)
         self._report(Spawned(pids), processes)
         for process in processes:
             os.close(process)
 
-    def _runner_for(self, request: SpawnRequest) -> SessionRunner:
+    def _add(self, pid: int) -> None:
+        self._ended.pop(pid, None)  # an earlier process with that PID
+        self._living.add(pid)
+
+    def _remove(self, pid: int, status: int) -> None:
+        self._living.discard(pid)
+        self._ended[pid] = status
+        if len(self._ended) > _MAX_STATUSES:
+            self._ended.pop(next(iter(self._ended)))
+
+    def _runner_for(
+        self, request: SpawnRequest, cgroup_files: int, walls: spawn.Walls
+    ) -> SessionRunner:
         """Return a runner for a new session: made once for all with the same limits."""
         limits = (request.output_bytes, request.message_bytes)
         if self._runner is None or self._runner_limits != limits:
-            self._runner = SessionRunner(request)
+            self._runner = SessionRunner(request, spawn.OUTPUT_STATUSES)
             self._runner.on_branch = BranchServer(self._runner)
             self._runner_limits = limits
+            self._request = request
+            if walls.can_loop:
+                self._loop = spawn.SpawnLoop(walls, request, cgroup_files)
             warm_up(self._runner)
+            gc.collect()
+            fill_gaps()
             gc.freeze()
         return self._runner
 
     def _copy_files(self, order: CopyFiles, descriptors: list[int], walls: spawn.Walls) -> None:
         """Copy in a separate process: this one must not leave its mounts."""
+        branch, parent = descriptors
+        copied = copy_with_helper(order, branch, walls)
+        if copied is not None:
+            self._report(copied)
+            return
         readable, writable = os.pipe()
         # In a new PID namespace, because the gate would refuse a fork into this one.
         pid, descriptor = kernel.clone(kernel.NEW_PIDS, alone=walls.alone)
         if pid == 0:
-            branch, parent = descriptors
             copy_and_exit(order, branch, parent, walls, writable)
         os.close(writable)
         os.close(descriptor)
@@ -306,7 +351,16 @@ class TemplateServer:
         descriptors = array.array("i")
         for _, _, content in ancillary:
             descriptors.frombytes(content[: len(content) - len(content) % 4])
-        return _read_order(data), list(descriptors)
+        return self._read_order(data), list(descriptors)
+
+    def _read_order(self, data: bytes) -> Order:
+        if is_compact(data):
+            users, each = decode_compact(data)
+            assert self._request is not None
+            requests = [msgspec.structs.replace(self._request, user=user) for user in users]
+            return Spawn(requests, each - 1)
+        order: Order = _decode_order(data)
+        return order
 
     def _report(self, report: Report, descriptors: list[int] | None = None) -> None:
         attached = []
@@ -344,15 +398,7 @@ class TemplateServer:
                 if found is None:
                     return
                 self._kill_group(found.si_pid)
-                pid, status = os.waitpid(found.si_pid, 0)
-                self._living.discard(pid)
-                self._ended[pid] = status
-                if len(self._ended) > _MAX_STATUSES:
-                    self._ended.pop(next(iter(self._ended)))
-
-
-def _pass(*_: object) -> None:
-    """Handle a signal that only wakes the loop."""
+                self._remove(*os.waitpid(found.si_pid, 0))
 
 
 def _native() -> spawn.Native | None:
@@ -385,10 +431,8 @@ def _run_session(
         if fault is not None:
             _send_failure(SetupFailed(fault.wall, fault.errno, str(fault)))
             os._exit(1)
-        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
         runner.start(request)
         gc.enable()
-        runner.send(Ready())
         runner.serve()
     finally:
         os._exit(1)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from envweave.errors import PlainDataError
 from envweave.sandbox.inside.channel import TooLargeError
-from envweave.sandbox.protocol.encoding import OWN
-from envweave.sandbox.protocol.plain_values import pack
+from envweave.sandbox.protocol.encoding import OWN, pack
 
 if TYPE_CHECKING:
     from envweave.sandbox.inside.channel import SessionChannel

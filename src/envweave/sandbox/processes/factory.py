@@ -11,6 +11,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from queue import SimpleQueue
 
 from envweave.errors import (
     CallOrderError,
@@ -38,6 +39,8 @@ from envweave.sandbox.protocol.orders import Isolation
 from envweave.sandbox.walls.mounts import WORK
 
 _START_S = 30.0
+_QUIET_S = 0.003
+"""How long no session must have been taken before another one is made, while enough are left."""
 
 
 class TemplateShard:
@@ -61,6 +64,9 @@ class SessionFactory:
         self._owner = OwnerProcess()
         self._closed = False
         self._warm: deque[SessionProcess] = deque()
+        # Wakes the thread that refills. An event could deadlock with a finalizer in that thread.
+        self._taken: SimpleQueue[None] = SimpleQueue()
+        self._taken_s = 0.0
         self._refilling: threading.Thread | None = None
         self._processes: weakref.WeakSet[SessionProcess] = weakref.WeakSet()
         self._isolation: Isolation = "namespace"
@@ -117,6 +123,7 @@ class SessionFactory:
         with self._lock:
             self._closed = True
             refilling = self._refilling
+        self._taken.put(None)
         if refilling is not None and refilling is not threading.current_thread():
             refilling.join()
         with self._lock:
@@ -186,8 +193,11 @@ class SessionFactory:
                 if not self._warm:
                     return None
                 process = self._warm.popleft()
-                if len(self._warm) < self.options.warm and self._refilling is None:
-                    self._start_refilling()
+                if self.options.warm:
+                    self._taken_s = time.monotonic()
+                    self._taken.put(None)
+                    if self._refilling is None:
+                        self._start_refilling()
             with contextlib.suppress(SessionLostError):
                 if process.is_usable():
                     process.begin(seed, signatures, time.monotonic() + _START_S)
@@ -203,16 +213,34 @@ class SessionFactory:
             self._refilling = None
 
     def _refill(self) -> None:
-        """Make sessions until enough are warm. If that fails, the next `make` raises the error."""
+        """Keep enough sessions warm until this is closed.
+
+        If that fails, this ends: the next `make` raises the error, or starts it again.
+        """
         try:
             with contextlib.suppress(EnvWeaveError, WallSetupError, OSError):
-                while self._needs_more():
-                    process = self._spawn([None], [])[0]
-                    with self._lock:
-                        self._warm.append(process)  # `close` waits for this thread, and releases it
+                while not self._closed:
+                    self._taken.get()
+                    while self._needs_more():
+                        quiet_s = time.monotonic() - self._taken_s
+                        if quiet_s < _QUIET_S and len(self._warm) > self.options.warm // 4:
+                            # A caller that has just taken one runs code in it now.
+                            time.sleep(_QUIET_S - quiet_s)
+                        else:
+                            self._make_warm()
         finally:
             with self._lock:
                 self._refilling = None
+
+    def _make_warm(self) -> None:
+        process = self._spawn([None], [])[0]
+        try:
+            process.warm_up(time.monotonic() + _START_S)
+        except BaseException:
+            process.release()
+            raise
+        with self._lock:
+            self._warm.append(process)  # `close` waits for this thread, and releases it
 
     def _needs_more(self) -> bool:
         with self._lock:
@@ -237,9 +265,7 @@ class SessionFactory:
         processes: list[SessionProcess] = []
         try:
             resources.extend(self._resources.take(self._isolation) for _ in seeds)
-            requests = [
-                self._request(seed, one) for seed, one in zip(seeds, resources, strict=True)
-            ]
+            requests = [self._request(one) for one in resources]
             with contextlib.ExitStack() as opened:
                 files = [
                     opened.enter_context(one.cgroup.open_files())
@@ -257,7 +283,7 @@ class SessionFactory:
             deadline = time.monotonic() + _START_S
             for process, seed in zip(processes, seeds, strict=True):
                 process.await_ready(deadline)
-                if signatures:  # they may not fit into an order to the template
+                if signatures or seed is not None:
                     process.begin(seed, signatures, deadline)
         except BaseException:
             for process in processes:
@@ -267,9 +293,9 @@ class SessionFactory:
             raise
         return processes
 
-    def _request(self, seed: int | None, resources: SessionResources) -> SpawnRequest:
+    def _request(self, resources: SessionResources) -> SpawnRequest:
         return SpawnRequest(
-            seed=seed,
+            seed=None,  # it comes with the tools, which may not fit into an order
             output_bytes=self.options.limits.output_bytes,
             message_bytes=self.options.limits.message_bytes,
             work=WORK if resources.folder is None else str(resources.folder.path),
@@ -304,8 +330,7 @@ class SessionFactory:
 def _isolation_error_text(
     requested: str, failures: Sequence[tuple[Isolation, WallSetupError]]
 ) -> str:
-    from envweave.sandbox.doctor.advice import BY_DOCKER, advise
-    from envweave.sandbox.doctor.machine import machine_facts
+    from envweave.sandbox.doctor.advice import BY_DOCKER, advise, machine_facts
 
     lines = [f"This machine does not support Sandbox(isolation={requested!r})."]
     facts = machine_facts()

@@ -20,7 +20,7 @@ from envweave.sandbox.processes.process_group import ProcessGroup
 from envweave.sandbox.processes.resources import SessionResources
 from envweave.sandbox.processes.template import SpawnedProcess, Template, WallSetupError
 from envweave.sandbox.processes.watcher import ProcessWatcher, Watched, WatcherCalls
-from envweave.sandbox.protocol import plain_values
+from envweave.sandbox.protocol import encoding
 from envweave.sandbox.protocol.framing import (
     SMALL_BYTES,
     decode_message,
@@ -37,6 +37,8 @@ from envweave.sandbox.protocol.messages import (
     FromSession,
     Ready,
     Replied,
+    Run,
+    RunFinished,
     SetupFailed,
     ToolAnswer,
     ToolSignature,
@@ -194,6 +196,7 @@ def _namespace(pid: int) -> int | None:
 
 
 _EXIT_WAIT_MS = 200
+_WARM_UP_CELL = "_ = 0\nprint(_)\n_"
 
 
 class SessionProcess:
@@ -242,6 +245,16 @@ class SessionProcess:
         if not isinstance(first, Ready):
             raise SessionLostError("A new session did not report that it is ready.")
 
+    def warm_up(self, deadline: float) -> None:
+        """Have it run a cell, so that the first run of its caller is fast. `begin` forgets it.
+
+        Raises:
+            SessionLostError: It is gone.
+        """
+        send(self.socket, encoding.encode(Run(0, _WARM_UP_CELL)), deadline)
+        if not isinstance(self._read(deadline), RunFinished):
+            raise SessionLostError("A new session sent an unexpected message.")
+
     def begin(self, seed: int | None, tools: Sequence[ToolSignature], deadline: float) -> None:
         """Send a ready session its seed and its tools.
 
@@ -250,7 +263,7 @@ class SessionProcess:
         """
         try:
             self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
-            self.socket.sendall(plain_values.encode(Begin(seed, list(tools))))
+            self.socket.sendall(encoding.encode(Begin(seed, list(tools))))
             self.socket.settimeout(None)
         except OSError as error:
             raise SessionLostError(f"A new session is gone: {error}") from None
@@ -385,7 +398,7 @@ class SessionProcess:
                 with theirs:
                     mine.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
                     gate.allow(self.pid, "fork")
-                    send(self.socket, plain_values.encode(Branch(number, seed)), deadline)
+                    send(self.socket, encoding.encode(Branch(number, seed)), deadline)
                     self._replied(number, deadline)
                     rights = array.array("i", [theirs.fileno()])
                     self.socket.sendmsg([b"b"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
@@ -433,7 +446,7 @@ class SessionProcess:
             copy._replied(number, deadline)
             user = USER if self._resources.user_inside is None else self._resources.user_inside
             paths = self._template.copy_files(spawned, self._process, user, inodes)
-            moved = plain_values.encode(
+            moved = encoding.encode(
                 ToolAnswer(0, ok=True, value=[list(one) for one in paths.items()])
             )
             send(connection, moved, deadline)
@@ -535,7 +548,7 @@ class SessionProcess:
             message = self._read(deadline)
             if isinstance(message, Called):
                 text = "A tool cannot be called while the session is copied."
-                answer = plain_values.encode(ToolAnswer(message.call, ok=False, value=text))
+                answer = encoding.encode(ToolAnswer(message.call, ok=False, value=text))
                 send(self.socket, answer, deadline)
             elif isinstance(message, Replied) and message.id == number:
                 break

@@ -1,14 +1,16 @@
-"""A template process as the host sees it: starting it, and ordering it to spawn sessions."""
+"""A template process as the host sees it: starting it, its orders, and the fork gate."""
 
 from __future__ import annotations
 
 import array
 import contextlib
 import errno
+import fcntl
 import os
 import platform
 import select
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -21,7 +23,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from envweave.errors import IsolationError, SandboxError, SessionLostError
-from envweave.sandbox.processes.fork_gate import ForkGate
 from envweave.sandbox.protocol.messages import SpawnRequest
 from envweave.sandbox.protocol.orders import (
     MESSAGE_BYTES,
@@ -37,6 +38,9 @@ from envweave.sandbox.protocol.orders import (
     Spawned,
     TemplatePlan,
     TemplateReady,
+    decode_compact,
+    encode_compact,
+    is_compact,
 )
 from envweave.sandbox.walls.mounts import WORK
 from envweave.sandbox.walls.syscall_numbers import NUMBERS
@@ -62,8 +66,13 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }
+_RECEIVE = 0xC0502100
+_SEND = 0xC0182101
+_NOTIFICATION_BYTES = 80
+_CONTINUE = 1
+_REFUSAL_S = 0.0005
 _encode = msgspec.msgpack.Encoder().encode
-_read_report = msgspec.msgpack.Decoder(Report).decode
+_decode_report = msgspec.msgpack.Decoder(Report).decode
 ReportT = TypeVar("ReportT", bound=msgspec.Struct)
 
 
@@ -91,6 +100,88 @@ class SpawnedProcess(msgspec.Struct, frozen=True):
     process: int
 
 
+class ForkGate:
+    """Answers the fork notifications of one template's sessions, on one thread.
+
+    A seccomp filter in the template turns every fork of a session into a notification to the host.
+    The host allows it once to a process that it has just ordered to branch, and refuses all others.
+    It decides by the process id and the syscall number, which come from the kernel; it reads no
+    memory of the session.
+    """
+
+    def __init__(self, listener: int) -> None:
+        self._listener = listener
+        self._waker, self._wake = os.pipe()
+        self._lock = threading.Lock()  # protects `_allowed`
+        self._allowed: dict[tuple[int, str], int] = {}
+        self.refused = 0
+        self._names = {
+            NUMBERS[name]: "fork" if name != "unshare" else "unshare"
+            for name in ("clone", "fork", "vfork", "unshare")
+            if name in NUMBERS
+        }
+        self._thread = threading.Thread(target=self._answer, name="sandbox-gate", daemon=True)
+        self._thread.start()
+
+    def allow(self, pid: int, what: str) -> None:
+        """Allow a process to `fork` or `unshare` once."""
+        with self._lock:
+            self._allowed[pid, what] = self._allowed.get((pid, what), 0) + 1
+
+    def forget(self, pid: int) -> bool:
+        """Revoke unused permissions of a process; return whether it used all of them."""
+        with self._lock:
+            left = [self._allowed.pop((pid, what), 0) for what in ("fork", "unshare")]
+            return not any(left)
+
+    def close(self) -> None:
+        """Stop answering; the kernel refuses all later forks."""
+        os.close(self._wake)
+        self._thread.join()
+        os.close(self._waker)
+        os.close(self._listener)
+
+    def _answer(self) -> None:
+        poll = select.poll()
+        poll.register(self._listener, select.POLLIN)
+        poll.register(self._waker, select.POLLIN)
+        while True:
+            events = dict(poll.poll())
+            if self._waker in events or events[self._listener] & select.POLLHUP:
+                return
+            notification = bytearray(_NOTIFICATION_BYTES)
+            try:
+                fcntl.ioctl(self._listener, _RECEIVE, notification)
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.EINTR):  # it died meanwhile
+                    continue
+                return
+            number, pid = struct.unpack_from("<QI", notification)
+            name = self._names.get(struct.unpack_from("<i", notification, 16)[0], "")
+            if self._use_permission(pid, name):
+                answer = struct.pack("<QqiI", number, 0, 0, _CONTINUE)
+            else:
+                self.refused += 1
+                # Slows down a session that forks in a loop, rather than the host.
+                time.sleep(_REFUSAL_S)
+                answer = struct.pack("<QqiI", number, 0, -errno.EPERM, 0)
+            try:
+                fcntl.ioctl(self._listener, _SEND, answer)
+            except OSError:  # it died meanwhile
+                continue
+
+    def _use_permission(self, pid: int, what: str) -> bool:
+        with self._lock:
+            left = self._allowed.get((pid, what), 0)
+            if left <= 0:
+                return False
+            if left == 1:
+                del self._allowed[pid, what]
+            else:
+                self._allowed[pid, what] = left - 1
+            return True
+
+
 class Template:
     """One template process. Thread-safe: orders are carried out one at a time."""
 
@@ -102,6 +193,8 @@ class Template:
         self._lock = threading.Lock()  # one order and its report at a time
         self._report_pending = False  # an order was interrupted; its report may still arrive
         self._closed = False
+        self._reads_compact = False
+        self._last_request: SpawnRequest | None = None  # without what differs between sessions
         with contextlib.ExitStack() as undo:
             undo.callback(self._remove_place)
             self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -174,11 +267,13 @@ class Template:
         pairs: list[tuple[socket.socket, socket.socket]] = []
         try:
             pairs.extend(socket.socketpair() for _ in requests)
-            order = Spawn(list(requests), len(cgroup_files[0]) if cgroup_files else 0)
+            order = self._spawn_order(requests, len(cgroup_files[0]) if cgroup_files else 0)
             attached = []
             for at, (_, theirs) in enumerate(pairs):
                 attached += [theirs.fileno(), *(cgroup_files[at] if cgroup_files else ())]
             spawned, processes = self._order(order, Spawned, attached)
+            if self._reads_compact and requests:
+                self._last_request = _without_user(requests[-1])
             if len(processes) != len(requests):  # the kernel drops what does not fit
                 for process in processes:
                     os.close(process)
@@ -194,6 +289,13 @@ class Template:
             SpawnedProcess(mine, pid, process)
             for (mine, _), pid, process in zip(pairs, spawned.pids, processes, strict=True)
         ]
+
+    def _spawn_order(self, requests: Sequence[SpawnRequest], cgroup_files: int) -> bytes:
+        """Return an order, in the compact form if the template knows the requests."""
+        last = self._last_request
+        if last is not None and all(_without_user(one) == last for one in requests):
+            return encode_compact([one.user for one in requests], 1 + cgroup_files)
+        return _encode(Spawn(list(requests), cgroup_files))
 
     def exit_status(self, pid: int) -> int | None:
         """Return the `waitpid` status of a session; `None` while it lives or if it is unknown."""
@@ -251,6 +353,7 @@ class Template:
             raise SandboxError(f"The sandbox's template sent {type(report).__name__} at its start.")
         self.missing = report.missing
         self.native = report.native
+        self._reads_compact = report.compact
         if descriptors:
             self.gate = ForkGate(descriptors[0])
 
@@ -264,8 +367,9 @@ class Template:
                 raise WallSetupError("user namespace", error.errno or 0, str(error)) from None
 
     def _order(
-        self, order: Order, expected: type[ReportT], descriptors: Sequence[int] = ()
+        self, order: Order | bytes, expected: type[ReportT], descriptors: Sequence[int] = ()
     ) -> tuple[ReportT, list[int]]:
+        """Send an order, which may be encoded, and return the report."""
         attached = []
         if descriptors:
             attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
@@ -298,9 +402,10 @@ class Template:
             if isinstance(report, Spawned) and not report.pids:  # the reply to the order above
                 return
 
-    def _send(self, order: Order, attached: list[Any]) -> None:
+    def _send(self, order: Order | bytes, attached: list[Any]) -> None:
+        data = order if isinstance(order, bytes) else _encode(order)
         try:
-            self._control.sendmsg([_encode(order)], attached)
+            self._control.sendmsg([data], attached)
         except OSError:
             raise self._lost_error() from None
 
@@ -331,6 +436,18 @@ class Template:
         return SessionLostError(f"The sandbox's template process is gone.{last}")
 
 
+def _read_report(data: bytes) -> Report:
+    if is_compact(data):
+        pids, _ = decode_compact(data)
+        return Spawned(pids)  # type: ignore[arg-type] # a report has no `None`
+    report: Report = _decode_report(data)
+    return report
+
+
+def _without_user(request: SpawnRequest) -> SpawnRequest:
+    return msgspec.structs.replace(request, user=None)
+
+
 def require_linux() -> None:
     """Refuse platforms that the sandbox does not support.
 
@@ -343,8 +460,7 @@ def require_linux() -> None:
             "another machine, or a container that emulates one."
         )
     if sys.platform != "linux":
-        from envweave.sandbox.doctor.advice import advise
-        from envweave.sandbox.doctor.machine import machine_facts
+        from envweave.sandbox.doctor.advice import advise, machine_facts
 
         advice = " ".join(advise("platform", 0, machine_facts()))
         raise IsolationError(f"The sandbox does not run on this machine. {advice}")

@@ -8,8 +8,8 @@ from typing import Any, final
 
 from envweave.errors import PlainDataError
 from envweave.sandbox.limits import Limits
+from envweave.sandbox.protocol.encoding import encode, pack
 from envweave.sandbox.protocol.messages import HEADER_BYTES, Called, ToolAnswer
-from envweave.sandbox.protocol.plain_values import encode, pack
 from envweave.sandbox.results import ToolCall
 from envweave.sandbox.tools import ArgumentsError, SandboxTool, SandboxTools, describe_error
 

@@ -27,7 +27,15 @@ from envweave.sandbox.protocol.encoding import (
     PackedArray,
     ValueKind,
 )
-from envweave.sandbox.protocol.messages import Called, Put, Replied, RunFinished, ToolAnswer
+from envweave.sandbox.protocol.messages import (
+    Called,
+    FromSession,
+    Put,
+    Replied,
+    RunFinished,
+    ToolAnswer,
+    ToSession,
+)
 
 __builtins__ = OWN
 
@@ -68,6 +76,14 @@ class MessageReader(Generic[MessageT]):
             unpacker.unpack(message.args, 0)
             unpacker.unpack(message.kwargs, 0)
         return message  # type: ignore[no-any-return]
+
+
+read_from_session: MessageReader[FromSession] = MessageReader(FromSession)
+"""Return the message that a session sent, its values unpacked. May raise any exception: the bytes
+are hostile, and the session must be killed then."""
+
+read_from_host: MessageReader[ToSession] = MessageReader(ToSession)
+"""Return the message that the host sent, its values unpacked."""
 
 
 class _Unpacker:

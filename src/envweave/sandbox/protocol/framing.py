@@ -8,7 +8,7 @@ import time
 from typing import final
 
 from envweave.errors import BranchError, SessionLostError
-from envweave.sandbox.protocol import plain_values
+from envweave.sandbox.protocol import decoding
 from envweave.sandbox.protocol.encoding import OWN
 from envweave.sandbox.protocol.messages import HEADER_BYTES, FromSession
 
@@ -101,7 +101,7 @@ def decode_message(data: bytes) -> FromSession:
         SessionLostError: The bytes are not a valid message.
     """
     try:
-        return plain_values.read_from_session(data)
+        return decoding.read_from_session(data)
     except Exception as error:  # noqa: BLE001 - hostile bytes may raise whatever a decoder can
         raise SessionLostError(
             f"A session sent an invalid message: {type(error).__name__}"

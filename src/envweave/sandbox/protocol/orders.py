@@ -6,6 +6,8 @@ strictly as a session's messages.
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -111,10 +113,12 @@ class TemplateReady(msgspec.Struct, array_like=True, tag=1, frozen=True):
     Attributes:
         missing: What this tier lacks here, as sentences.
         native: Whether the compiled extension is used.
+        compact: Whether it reads compact orders, after one that is not.
     """
 
     missing: list[str]
     native: bool
+    compact: bool = False
 
 
 class OrderFailed(msgspec.Struct, array_like=True, tag=2, frozen=True):
@@ -148,6 +152,46 @@ class Copied(msgspec.Struct, array_like=True, tag=5, frozen=True):
 
 
 Report = MapUsers | TemplateReady | OrderFailed | Spawned | ExitStatus | Copied
+
+_COMPACT_MARK = 0xC1  # no MessagePack message begins with it
+_compact_header = struct.Struct("<BBBB")
+
+
+def encode_compact(users: Sequence[int | None], each: int) -> bytes:
+    """Return a `Spawn` order whose requests equal those of the last one but for the users.
+
+    The compiled extension reads it, and answers with process ids in the same form: see `struct
+    compact` in `_spawn.c`. Attached is the same as to a `Spawn` order.
+
+    Args:
+        users: The user id of each session; `None` for all or for none.
+        each: How many descriptors are attached for each.
+    """
+    has_user = users[0] is not None
+    ids = [-1 if one is None else one for one in users]
+    header = _compact_header.pack(_COMPACT_MARK, len(ids), each, has_user)
+    return header + struct.pack(f"<{len(ids)}i", *ids)
+
+
+def is_compact(data: bytes) -> bool:
+    """Whether it is a compact order or report."""
+    return data[:1] == b"\xc1"
+
+
+def decode_compact(data: bytes) -> tuple[list[int | None], int]:
+    """Return the users of an order, or the process ids of a report; and `each` of an order.
+
+    Raises:
+        ValueError: It is not valid.
+    """
+    try:
+        _, count, each, has_user = _compact_header.unpack_from(data)
+        numbers = struct.unpack(f"<{count}i", data[_compact_header.size :])
+    except struct.error as error:
+        raise ValueError(f"An invalid compact message: {error}") from None
+    is_report = each == 0
+    return [one if has_user or is_report else None for one in numbers], each
+
 
 MESSAGE_BYTES = 1 << 18
 """The largest message between host and template. A sequenced packet arrives complete or not."""

@@ -30,6 +30,8 @@ from envweave.sandbox.host.packages import warn_of_import
 from envweave.sandbox.limits import LONGEST_S, Limits
 from envweave.sandbox.protocol import termination
 from envweave.sandbox.protocol.broker import Broker, ToolInvocation, refusal
+from envweave.sandbox.protocol.decoding import read_from_session
+from envweave.sandbox.protocol.encoding import encode, pack
 from envweave.sandbox.protocol.framing import Frames
 from envweave.sandbox.protocol.messages import (
     HEADER_BYTES,
@@ -44,7 +46,6 @@ from envweave.sandbox.protocol.messages import (
     RunFinished,
     WriteFile,
 )
-from envweave.sandbox.protocol.plain_values import encode, pack, read_from_session
 from envweave.sandbox.protocol.termination import Termination, TerminationError
 from envweave.sandbox.results import ExecutionResult, Limit, ToolCall
 from envweave.sandbox.tools import SandboxTools

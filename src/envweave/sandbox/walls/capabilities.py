@@ -11,7 +11,7 @@ import errno
 import signal
 import struct
 
-from envweave.sandbox.walls import calls, kernel
+from envweave.sandbox.walls import kernel
 
 _SET_PARENT_DEATH_SIGNAL = 1
 _SET_DUMPABLE = 4
@@ -27,14 +27,14 @@ _SECURE_BITS = 0xEF
 _VERSION_3 = 0x2008_0522
 _HEADER = struct.pack("<Ii", _VERSION_3, 0)
 
-NO_NEW_PRIVILEGES = calls.control(_SET_NO_NEW_PRIVILEGES, 1)
-DIE_WITH_PARENT = calls.control(_SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
-DUMPABLE = calls.control(_SET_DUMPABLE, 1)
+NO_NEW_PRIVILEGES = kernel.deferred_prctl(_SET_NO_NEW_PRIVILEGES, 1)
+DIE_WITH_PARENT = kernel.deferred_prctl(_SET_PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
+DUMPABLE = kernel.deferred_prctl(_SET_DUMPABLE, 1)
 
 
 def no_new_privileges() -> None:
     """Ignore the privileges of set-user-id programs, irrevocably."""
-    calls.perform([NO_NEW_PRIVILEGES])
+    kernel.perform([NO_NEW_PRIVILEGES])
 
 
 def die_with_parent() -> None:
@@ -42,12 +42,12 @@ def die_with_parent() -> None:
 
     The kernel resets it on `fork`, and when user id or capabilities change: call it last.
     """
-    calls.perform([DIE_WITH_PARENT])
+    kernel.perform([DIE_WITH_PARENT])
 
 
 def dumpable() -> None:
     """Allow processes with the right to trace this one to do so after a change of user."""
-    calls.perform([DUMPABLE])
+    kernel.perform([DUMPABLE])
 
 
 def drop_all() -> None:
@@ -59,18 +59,18 @@ def drop_all() -> None:
     Raises:
         OSError: Some capability is still there.
     """
-    calls.perform(drop_calls())
+    kernel.perform(drop_calls())
 
 
-def drop_calls() -> list[calls.Syscall]:
+def drop_calls() -> list[kernel.Syscall]:
     """Return the calls that `drop_all` makes."""
     left = bytearray(b"\xff" * 24)
     return [
         # A thread that may not lock these has no capability to keep; the last call makes sure.
-        calls.control(_SET_SECURE_BITS, _SECURE_BITS, ignored_errno=errno.EPERM),
-        calls.control(_AMBIENT, _CLEAR_AMBIENT),
-        calls.call("capset", _HEADER, bytes(24)),
-        calls.call("capget", _HEADER, left, zeroed=left),
+        kernel.deferred_prctl(_SET_SECURE_BITS, _SECURE_BITS, ignored_errno=errno.EPERM),
+        kernel.deferred_prctl(_AMBIENT, _CLEAR_AMBIENT),
+        kernel.deferred("capset", _HEADER, bytes(24)),
+        kernel.deferred("capget", _HEADER, left, zeroed=left),
     ]
 
 

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from envweave.sandbox.walls import calls, kernel
+from envweave.sandbox.walls import kernel
 
 LATEST: Final = 7
 """The newest version whose rights are known here. A kernel with a newer one has these too."""
@@ -134,12 +134,12 @@ def restrict_self(rules: int, version: int | None = None) -> None:
     Raises:
         OSError: This process lacks `no_new_privileges()`.
     """
-    calls.perform([restrict_call(rules, abi() if version is None else version)])
+    kernel.perform([restrict_call(rules, abi() if version is None else version)])
 
 
-def restrict_call(rules: int, version: int) -> calls.Syscall:
+def restrict_call(rules: int, version: int) -> kernel.Syscall:
     """Return the call that `restrict_self` makes."""
-    return calls.call("landlock_restrict_self", rules, _LOG_NOTHING if version >= 7 else 0)
+    return kernel.deferred("landlock_restrict_self", rules, _LOG_NOTHING if version >= 7 else 0)
 
 
 @contextlib.contextmanager

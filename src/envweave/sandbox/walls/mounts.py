@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Iterable, Sequence
 
-from envweave.sandbox.walls import calls, kernel
+from envweave.sandbox.walls import kernel
 
 HOME = "/home"
 """Contains only the work folder. Landlock's write rule names this folder, so that it also covers
@@ -160,16 +160,16 @@ def _make_read_only(path: str, *, device: bool) -> None:
 
 def mount_work(options: str, *, shell: bool) -> None:
     """Mount an empty work folder over the current one, and change to it."""
-    calls.perform(mount_work_calls(options, shell=shell))
+    kernel.perform(mount_work_calls(options, shell=shell))
 
 
-def mount_work_calls(options: str, *, shell: bool) -> list[calls.Syscall]:
+def mount_work_calls(options: str, *, shell: bool) -> list[kernel.Syscall]:
     """Return the calls that `mount_work` makes."""
     work = WORK.encode()
     flags = _NO_SETUID | _NO_DEVICES | (0 if shell else _NO_EXEC)
     return [
-        calls.call("mount", b"tmpfs", work, b"tmpfs", flags, options.encode()),
-        calls.call("chdir", work),
+        kernel.deferred("mount", b"tmpfs", work, b"tmpfs", flags, options.encode()),
+        kernel.deferred("chdir", work),
     ]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from envweave.sandbox.walls import calls, kernel
+from envweave.sandbox.walls import kernel
 
 TEMPLATE = (
     kernel.NEW_MOUNTS
@@ -56,7 +56,7 @@ def name_host() -> None:
     kernel.call("sethostname", HOST_NAME, len(HOST_NAME))
 
 
-def enter_user_namespace_calls(processes: int, free: int) -> list[calls.Syscall]:
+def enter_user_namespace_calls(processes: int, free: int) -> list[kernel.Syscall]:
     """Return the calls by which a session enters a new user namespace.
 
     There its threads are counted separately: otherwise the sessions of an ordinary user, who has
@@ -68,15 +68,15 @@ def enter_user_namespace_calls(processes: int, free: int) -> list[calls.Syscall]
         free: The lowest free descriptor number.
     """
     user, group = os.getuid(), os.getgid()
-    made = [calls.call("unshare", kernel.NEW_USERS)]
+    made = [kernel.deferred("unshare", kernel.NEW_USERS)]
     for name, line in (
         (b"self/setgroups", b"deny"),
         (b"self/gid_map", b"%d %d 1" % (group, group)),
         (b"self/uid_map", b"%d %d 1" % (user, user)),
     ):
         made += [
-            calls.call("openat", processes, name, os.O_WRONLY, result=free),
-            calls.call("write", free, line, len(line), result=len(line)),
-            calls.call("close", free),
+            kernel.deferred("openat", processes, name, os.O_WRONLY, result=free),
+            kernel.deferred("write", free, line, len(line), result=len(line)),
+            kernel.deferred("close", free),
         ]
     return made

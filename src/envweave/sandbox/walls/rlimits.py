@@ -14,7 +14,7 @@ import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from envweave.sandbox.walls import calls
+from envweave.sandbox.walls import kernel
 
 if TYPE_CHECKING:
     from envweave.sandbox.limits import Limits
@@ -71,14 +71,14 @@ def apply(values: Mapping[int, int]) -> None:
 
     A hard limit that is already lower stays: raising it needs privileges.
     """
-    calls.perform(apply_calls(values))
+    kernel.perform(apply_calls(values))
 
 
-def apply_calls(values: Mapping[int, int]) -> list[calls.Syscall]:
+def apply_calls(values: Mapping[int, int]) -> list[kernel.Syscall]:
     """Return the calls that `apply` makes, for a process with the current limits of this one."""
     made = []
     for kind, value in values.items():
         _, hard = resource.getrlimit(kind)
         lowest = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        made.append(calls.call("prlimit64", 0, kind, struct.pack("<QQ", lowest, lowest), 0))
+        made.append(kernel.deferred("prlimit64", 0, kind, struct.pack("<QQ", lowest, lowest), 0))
     return made

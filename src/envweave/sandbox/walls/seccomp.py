@@ -8,6 +8,9 @@ A `SeccompPolicy` defines the action for each call, by name; `assemble` turns it
 a machine. The program compares the calling convention, finds the number by binary search, and
 returns an action, in some cases after checking arguments. It sees arguments, never the memory that
 a pointer refers to.
+
+`encode` is a small assembler for classic BPF: a program is a list of lines, which are steps, jumps
+and labels. Jumps only go forward, so every program ends.
 """
 
 from __future__ import annotations
@@ -15,12 +18,11 @@ from __future__ import annotations
 import ctypes
 import errno
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, final
 
-from envweave.sandbox.walls import bpf, calls, kernel
-from envweave.sandbox.walls.bpf import Jump, Label, ProgramLine, Step
+from envweave.sandbox.walls import kernel
 from envweave.sandbox.walls.syscall_numbers import (
     AARCH64,
     AUDIT_ARCH_AARCH64,
@@ -42,6 +44,21 @@ ALL_BITS: Final = (1 << 64) - 1
 _SET_MODE_FILTER = 1
 _NUMBER_AT, _CONVENTION_AT, _ARGUMENTS_AT = 0, 4, 16
 _LOW = 0xFFFF_FFFF
+
+_LOAD: Final = 0x20
+"""Load the 32-bit word at this offset of `struct seccomp_data`."""
+_AND: Final = 0x54
+_RETURN: Final = 0x06
+_IF_EQUAL: Final = 0x15
+_IF_AT_LEAST: Final = 0x35
+_GO: Final = 0x05
+"""A jump without a comparison, to `then`, of any length."""
+
+MAX_INSTRUCTIONS: Final = 4096
+"""How many instructions the kernel accepts."""
+
+_MAX_JUMP = 255
+"""How many instructions a comparison can skip."""
 
 
 def refuse(errno: int) -> int:
@@ -130,17 +147,17 @@ def assemble(policy: SeccompPolicy, machine: str) -> bytes:
     target = MACHINES[machine]
     native = Label()
     lines: list[ProgramLine] = [
-        Step(bpf.LOAD, _CONVENTION_AT),
-        Jump(bpf.IF_EQUAL, target.audit, then=native),
-        Step(bpf.RETURN, KILL_PROCESS),
+        Step(_LOAD, _CONVENTION_AT),
+        Jump(_IF_EQUAL, target.audit, then=native),
+        Step(_RETURN, KILL_PROCESS),
         native,
-        Step(bpf.LOAD, _NUMBER_AT),
+        Step(_LOAD, _NUMBER_AT),
     ]
     if target.end is not None:
         inside = Label()
         lines += [
-            Jump(bpf.IF_AT_LEAST, target.end, otherwise=inside),
-            Step(bpf.RETURN, refuse(errno.ENOSYS)),
+            Jump(_IF_AT_LEAST, target.end, otherwise=inside),
+            Step(_RETURN, refuse(errno.ENOSYS)),
             inside,
         ]
     labels: dict[Rule, Label] = {}
@@ -149,7 +166,7 @@ def assemble(policy: SeccompPolicy, machine: str) -> bytes:
     )
     for rule, label in labels.items():
         lines += [label, *_rule_lines(rule)]
-    return bpf.encode(lines)
+    return encode(lines)
 
 
 def install(program: bytes, flags: int = 0) -> int:
@@ -168,9 +185,9 @@ def install(program: bytes, flags: int = 0) -> int:
     return kernel.call("seccomp", _SET_MODE_FILTER, flags, _program_header(buffer))
 
 
-def install_call(buffer: ctypes.Array[ctypes.c_char]) -> calls.Syscall:
+def install_call(buffer: ctypes.Array[ctypes.c_char]) -> kernel.Syscall:
     """Return the call that `install` makes. The buffer holds the program, and must outlive it."""
-    return calls.call("seccomp", _SET_MODE_FILTER, 0, _program_header(buffer))
+    return kernel.deferred("seccomp", _SET_MODE_FILTER, 0, _program_header(buffer))
 
 
 def _program_header(buffer: ctypes.Array[ctypes.c_char]) -> bytes:
@@ -194,10 +211,10 @@ def _ranges(policy: SeccompPolicy, machine: Machine) -> list[tuple[int, Rule]]:
 def _search(ranges: list[tuple[int, Label]]) -> list[ProgramLine]:
     """Return a binary search for the range of the loaded number."""
     if len(ranges) == 1:
-        return [Jump(bpf.GO, 0, then=ranges[0][1])]
+        return [Jump(_GO, 0, then=ranges[0][1])]
     middle = len(ranges) // 2
     low, high = _target(ranges[:middle]), _target(ranges[middle:])
-    compared = Jump(bpf.IF_AT_LEAST, ranges[middle][0], then=high[0], otherwise=low[0])
+    compared = Jump(_IF_AT_LEAST, ranges[middle][0], then=high[0], otherwise=low[0])
     return [compared, *low[1], *high[1]]
 
 
@@ -215,8 +232,8 @@ def _rule_lines(rule: Rule) -> list[ProgramLine]:
         fails = Label()
         for check in case.checks:
             lines += _check(check, fails)
-        lines += [Step(bpf.RETURN, case.action), fails]
-    return [*lines, Step(bpf.RETURN, rule.otherwise)]
+        lines += [Step(_RETURN, case.action), fails]
+    return [*lines, Step(_RETURN, rule.otherwise)]
 
 
 def _check(check: ArgumentCheck, fails: Label) -> list[ProgramLine]:
@@ -227,12 +244,121 @@ def _check(check: ArgumentCheck, fails: Label) -> list[ProgramLine]:
     lines: list[ProgramLine] = []
     if check.mask >> 32:
         lines += _load(at + 4, check.mask >> 32)
-        lines += [Jump(bpf.IF_EQUAL, last >> 32, otherwise=fails)]
+        lines += [Jump(_IF_EQUAL, last >> 32, otherwise=fails)]
     lines += _load(at, check.mask & _LOW)
-    lines += [Jump(bpf.IF_EQUAL, value & _LOW, then=holds) for value in others]
-    return [*lines, Jump(bpf.IF_EQUAL, last & _LOW, otherwise=fails), holds]
+    lines += [Jump(_IF_EQUAL, value & _LOW, then=holds) for value in others]
+    return [*lines, Jump(_IF_EQUAL, last & _LOW, otherwise=fails), holds]
 
 
 def _load(offset: int, mask: int) -> list[ProgramLine]:
-    masked: list[ProgramLine] = [] if mask == _LOW else [Step(bpf.AND, mask)]
-    return [Step(bpf.LOAD, offset), *masked]
+    masked: list[ProgramLine] = [] if mask == _LOW else [Step(_AND, mask)]
+    return [Step(_LOAD, offset), *masked]
+
+
+@final
+class Label:
+    """A position in a program: the line after it."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An instruction that does not jump."""
+
+    code: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """A comparison with the loaded word; without a label, execution continues."""
+
+    code: int
+    value: int
+    then: Label | None = None
+    otherwise: Label | None = None
+
+
+ProgramLine = Step | Jump | Label
+
+
+def encode(lines: Iterable[ProgramLine]) -> bytes:
+    """Return a program in the kernel's format.
+
+    A comparison whose target is too far away jumps to one of two plain jumps after it.
+
+    Raises:
+        ValueError: The program is longer than the kernel accepts.
+    """
+    layout = _Layout(list(lines))
+    layout.resolve()
+    program = b"".join(layout.encoded(index) for index in range(len(layout.lines)))
+    if len(program) > MAX_INSTRUCTIONS * 8:
+        raise ValueError(
+            f"The program has {len(program) // 8} instructions, more than {MAX_INSTRUCTIONS}."
+        )
+    return program
+
+
+@dataclass(slots=True)
+class _Layout:
+    """The positions of a program's lines, if the jumps in `far` take three instructions."""
+
+    lines: list[ProgramLine]
+    far: set[int] = field(default_factory=set)
+    starts: list[int] = field(default_factory=list)
+    positions: dict[Label, int] = field(default_factory=dict)
+
+    def resolve(self) -> None:
+        """Find the far jumps. Each makes others longer, so repeat until there are no more."""
+        while True:
+            self._assign_positions()
+            farther = {index for index in range(len(self.lines)) if self._is_too_far(index)}
+            if not farther:
+                return
+            self.far |= farther
+
+    def encoded(self, index: int) -> bytes:
+        line = self.lines[index]
+        if isinstance(line, Label):
+            return b""
+        if isinstance(line, Step):
+            return _instruction(line.code, line.value)
+        then, otherwise = self._distance(index, line.then), self._distance(index, line.otherwise)
+        if line.code == _GO:
+            return _instruction(_GO, then)
+        if index not in self.far:
+            return _instruction(line.code, line.value, then, otherwise)
+        # Distances count from the comparison; its first jump is one further on, the other two.
+        return (
+            _instruction(line.code, line.value, 0, 1)
+            + _instruction(_GO, then - 1 if line.then else 1)
+            + _instruction(_GO, otherwise - 2 if line.otherwise else 0)
+        )
+
+    def _assign_positions(self) -> None:
+        self.starts.clear()
+        at = 0
+        for index, line in enumerate(self.lines):
+            self.starts.append(at)
+            if isinstance(line, Label):
+                self.positions[line] = at
+            else:
+                at += 3 if index in self.far else 1
+
+    def _is_too_far(self, index: int) -> bool:
+        line = self.lines[index]
+        if not isinstance(line, Jump) or line.code == _GO or index in self.far:
+            return False
+        return (
+            max(self._distance(index, line.then), self._distance(index, line.otherwise)) > _MAX_JUMP
+        )
+
+    def _distance(self, index: int, label: Label | None) -> int:
+        """Return how many instructions a jump skips."""
+        return 0 if label is None else self.positions[label] - self.starts[index] - 1
+
+
+def _instruction(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
+    return struct.pack("<HBBI", code, then, otherwise, value)

@@ -22,7 +22,7 @@ from envweave.codec.spec import short_repr
 from envweave.errors import ActionError, OptionError, ResetNeededError, SessionGoneError, suggest
 from envweave.server.http.sessions import HTTPSession, HTTPSessions
 from envweave.server.service import Service
-from envweave.server.session import CANNOT_WAIT
+from envweave.server.sessions import CANNOT_WAIT
 from envweave.wire.description import Description
 from envweave.wire.encoding import PLAIN_JSON
 from envweave.wire.openenv import is_bare

@@ -13,7 +13,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from envweave.errors import EnvWeaveError, SessionGoneError, WireError
 from envweave.server.dialects.openenv_mcp import Mcp
 from envweave.server.service import Service
-from envweave.server.session import CANNOT_WAIT
+from envweave.server.sessions import CANNOT_WAIT
 from envweave.wire.encoding import PLAIN_JSON
 from envweave.wire.faults import kind_by_code, kind_of
 from envweave.wire.messages import Call, WireFault

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from envweave.errors import EnvWeaveError, SessionGoneError, WireError
 from envweave.server.http.bodies import read_body
 from envweave.server.service import Service
-from envweave.server.session import CANNOT_WAIT
+from envweave.server.sessions import CANNOT_WAIT
 from envweave.wire.encoding import PLAIN_JSON
 from envweave.wire.messages import Call
 

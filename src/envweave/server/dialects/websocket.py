@@ -9,6 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 from envweave.errors import WireError
+from envweave.server.event_loop import ServerEventLoop
 from envweave.server.service import Service
 from envweave.wire.encoding import SUBPROTOCOLS, Encoding
 from envweave.wire.faults import fault_of
@@ -21,9 +22,10 @@ from envweave.wire.messages import (
     Stepped,
     Steps,
     gather_replies,
-    read_calls,
+    read_calls_in,
     split_replies,
 )
+from envweave.wire.websocket import Message
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -46,7 +48,7 @@ class FastPath(Protocol):
 
     loop: asyncio.AbstractEventLoop
 
-    def attach(self, on_message: Callable[[str | bytes], None]) -> None:
+    def attach(self, on_message: Callable[[Message], None]) -> None:
         """Pass every further message to a callback on the loop, instead of queueing it."""
 
     def write(self, data: bytes, *, is_text: bool) -> bool:
@@ -117,7 +119,9 @@ class _WebSocketConnection:
         self._encoding = encoding
         self._metrics = metrics
         self._fast_path = fast_path
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
+        self._own_loop = loop if type(loop) is ServerEventLoop else None
+        self._is_alone = False  # whether no other connection is active
         self._work: set[asyncio.Task[None]] = set()
         self._has_room = asyncio.Event()
         self._is_gone = False
@@ -141,22 +145,25 @@ class _WebSocketConnection:
                 self._has_room.clear()
                 await self._has_room.wait()
 
-    def on_message(self, data: str | bytes) -> None:
+    def on_message(self, data: Message) -> None:
         """Decode a message and start its calls."""
         size = len(data)
         self._metrics.received_bytes += size
+        if self._own_loop is not None:
+            self._is_alone = self._own_loop.note_peer(self)
         try:
-            frame = read_calls(self._encoding.decode(data))
+            frame = read_calls_in(data, self._encoding)
         except WireError as error:
             self._send_message(Reply(id=0, fault=fault_of(error)), 0, 0)
             return
-        if isinstance(frame, Call):
+        if type(frame) is Call:
             self._start_calls((frame,), size)
         elif isinstance(frame, Calls) and not frame.together:
             self._start_calls(frame.calls, size)
         else:
+            assert not isinstance(frame, Call)
             self._start_batch(frame, size)
-        if self._fast_path is not None and self._is_full and not self._is_paused:
+        if self._fast_path is not None and not self._is_paused and self._is_full:
             self._is_paused = True
             self._fast_path.pause()
 
@@ -169,7 +176,7 @@ class _WebSocketConnection:
         """Record that calls are answered, and resume reading."""
         self._waiting -= calls
         self._waiting_bytes -= size
-        if not self._is_full:
+        if (self._is_paused or self._fast_path is None) and not self._is_full:
             self._has_room.set()
             if self._is_paused and self._fast_path is not None:
                 self._is_paused = False
@@ -192,6 +199,7 @@ class _WebSocketConnection:
         """Send a reply, together with others of this turn of the loop."""
         self._waiting -= 1
         self._waiting_bytes -= size
+        reply.alone = self._is_alone
         self._ready.append(reply)
         if len(self._ready) > 1:
             return  # the flush for the first one sends it too

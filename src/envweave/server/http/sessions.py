@@ -21,7 +21,7 @@ from envweave.errors import (
     SessionGoneError,
 )
 from envweave.server.service import Service
-from envweave.server.session import CANNOT_WAIT
+from envweave.server.sessions import CANNOT_WAIT
 from envweave.wire.faults import error_of
 from envweave.wire.messages import Call, Reply
 

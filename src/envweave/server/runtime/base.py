@@ -33,11 +33,15 @@ class Health:
         stuck: Number of calls past their deadline that still run.
         workers: Number of live worker processes; 0 if the runtime uses none.
         replaced: Number of worker processes that were lost and replaced.
+        moves: Number of calls that took so long that the event loop left their thread.
+        delayed_s: How long slow calls have held the event loop up, in total.
     """
 
     stuck: int = 0
     workers: int = 0
     replaced: int = 0
+    moves: int = 0
+    delayed_s: float = 0.0
 
 
 class SessionRuntime(Protocol):

@@ -36,8 +36,7 @@ from envweave.server.runtime.thread_pool import (
 )
 from envweave.session import AsyncDriver, Session
 from envweave.types import Task, Tasks
-from envweave.wire.description import Description
-from envweave.wire.schema import describe
+from envweave.wire.description import Description, describe
 from envweave.wrappers import Wrapper
 
 logger = logging.getLogger("envweave.server")
@@ -96,7 +95,11 @@ class LocalRuntime:
     @property
     def health(self) -> Health:
         """Current health."""
-        return Health(stuck=self._pool.stuck + len(self._orphans))
+        stuck = self._pool.stuck + len(self._orphans)
+        loop = self._pool.own_loop
+        if loop is None:
+            return Health(stuck=stuck)
+        return Health(stuck=stuck, moves=loop.moves, delayed_s=loop.delayed_s)
 
     def watch(self, changed: Callable[[], None]) -> None:
         """Call `changed` whenever a call becomes stuck, or returns after that."""

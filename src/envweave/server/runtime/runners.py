@@ -1,12 +1,17 @@
-"""Running one session: in a thread if its environment is synchronous, else on the event loop."""
+"""Running one session: on the event loop if its environment is async, else through the pool.
+
+`StepJob` is the one way of a step to a synchronous environment: of one session or of many, with a
+deadline or without, in a thread or where its frame was read.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, cast, final
+from typing import Any, Literal, TypeAlias, cast, final
 
 from envweave.environment import Environment
 from envweave.errors import (
@@ -26,6 +31,7 @@ from envweave.server.dispatch import (
     perform_on_loop,
     read_call,
     refuse_early_state,
+    take_step,
 )
 from envweave.server.env_factory import CLOSE_S, SessionMaker, close_later, driver_of
 from envweave.server.runtime.base import SessionOptions
@@ -34,10 +40,10 @@ from envweave.server.runtime.thread_pool import (
     PinnedThreadPool,
     PoolClosedError,
     ThreadAffinity,
-    WorkerThread,
+    ThreadJob,
 )
 from envweave.session import AsyncDriver, Deadline, Phase, Position, Session
-from envweave.session.episode_tracker import EpisodeTracker, advance_seed, with_autoreset
+from envweave.session.episodes import EpisodeTracker, advance_seed, with_autoreset
 from envweave.session.session import refusal
 from envweave.types import EpisodeEnd, StepResult
 from envweave.wire.results import encode_result
@@ -66,6 +72,8 @@ class ThreadedRunner:
 
     Attributes:
         pool: The thread pool.
+        affinity: Its affinity to a thread.
+        driver: Takes its steps; `None` if it is closed or has lost its environment.
         last_result: The last result, if the episode tracker has not processed it yet.
     """
 
@@ -83,14 +91,14 @@ class ThreadedRunner:
         self.pool = pool
         self._index = index
         self._on_close = on_close
-        self._affinity = affinity
+        self.affinity = affinity
         self._session_options = options
         self._autoreset = options.autoreset
         self._name = session.interface.name
         self._multi_agent = session.interface.possible_agents is not None
         self._tracker = EpisodeTracker(several_agents=self._multi_agent)
         self.last_result: StepResult[Any] | None = None
-        self._driver: PlainDriver | None = None
+        self.driver: PlainDriver | None = None
         self._loss = EnvironmentLossError("it has no environment")
         self._is_closed = False
         self._adopt(session)
@@ -100,7 +108,7 @@ class ThreadedRunner:
 
     def _adopt(self, session: Session) -> None:
         session.autoreset = self._autoreset
-        self._driver = driver_of(session)
+        self.driver = driver_of(session)
 
     @property
     def is_live(self) -> bool:
@@ -115,8 +123,8 @@ class ThreadedRunner:
     def stop_resetting(self) -> None:
         """Turn autoreset off: no further episode begins by itself."""
         self._autoreset = False
-        if self._driver is not None:
-            self._driver.session.autoreset = False
+        if self.driver is not None:
+            self.driver.session.autoreset = False
 
     async def call(self, method: str, params: Mapping[str, Any], timeout_s: float | None) -> Any:
         """Carry out `reset`, `check_reset`, `step` or `state`; return the encoded result.
@@ -127,8 +135,8 @@ class ThreadedRunner:
         call = read_call(method, params)
         if self._is_closed:
             raise ClosedError(f"{method}() on {self._name}, which is closed.")
-        if method == "state" and self._maker.is_shared_object and self._driver is not None:
-            refuse_early_state(self._driver.session)
+        if method == "state" and self._maker.is_shared_object and self.driver is not None:
+            refuse_early_state(self.driver.session)
         if method == "step":
             return await self._step(call, timeout_s)
         if method == "reset":
@@ -145,7 +153,7 @@ class ThreadedRunner:
     async def _reset(self, call: ParsedCall, timeout_s: float | None) -> CallOutcome:
         try:
             await self._ready(timeout_s)
-            self.pool.spread(self._affinity)
+            self.pool.spread(self.affinity)
             try:
                 return await self._perform(call, timeout_s)
             except EnvironmentLossError:
@@ -156,10 +164,22 @@ class ThreadedRunner:
             raise EnvironmentLostError(f"{self._name}.reset() failed: {loss}") from None
 
     async def _step(self, call: ParsedCall, timeout_s: float | None) -> Any:
+        if self.driver is None:
+            return await self._lost_in_step(self._loss, timeout_s)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def deliver(_: Sequence[Any], outcomes: Sequence[Any]) -> None:
+            if not answer.done():
+                answer.set_result(outcomes[0])
+
         try:
-            return _encoded_or_raise(await self._perform(call, timeout_s))
-        except EnvironmentLossError as loss:
-            return await self._lost_in_step(loss, timeout_s)
+            self.pool.submit(StepJob(self, self, call.action, deliver, timeout_s))
+        except PoolClosedError:
+            return await self._lost_in_step(self._lose("the server is stopping", "error"), None)
+        outcome = await answer
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return encode_result(outcome, None, None) if type(outcome) is StepResult else outcome
 
     async def _lost_in_step(self, loss: EnvironmentLossError, timeout_s: float | None) -> Any:
         if self._is_closed:
@@ -168,41 +188,25 @@ class ThreadedRunner:
             raise refusal(Phase.ENDED, self._name, str(loss), autoreset=False) from None
         return await self._lost(loss, timeout_s)
 
-    # Steps that are taken in a batch
-
-    @property
-    def thread(self) -> WorkerThread | None:
-        """The thread of its next step, if that is known."""
-        thread = None if self._is_closed or self._driver is None else self._affinity.thread
-        return thread if thread is not None and thread.is_open else None
-
-    @property
-    def affinity(self) -> ThreadAffinity:
-        """Its affinity to a thread."""
-        return self._affinity
-
-    @property
-    def driver(self) -> PlainDriver:
-        """The driver that takes a step in its thread."""
-        if self._driver is None:
-            raise ClosedError(f"{self._name} was closed before its step() ran.")
-        return self._driver
+    # Steps
 
     def end_step(self, outcome: CallOutcome) -> Any:
         """Record the outcome of a step that was not ordinary; return it encoded, or its error."""
         self._record(outcome)
         return outcome.value if outcome.encoded is None else outcome.encoded
 
-    async def lose_step(self, error: ProcessExitAttemptError | CallTimeoutError) -> Any:
+    async def lose_step(
+        self, error: ProcessExitAttemptError | CallTimeoutError, timeout_s: float | None
+    ) -> Any:
         """Abandon an environment that tried to exit or is late; return the result, or an error."""
-        if self._driver is None:
+        if self.driver is None:
             return ClosedError(f"{self._name} was closed while its step() ran.")
         if isinstance(error, CallTimeoutError):
-            loss = self._lose("step() exceeded its deadline", "timeout")
+            loss = self._lose_late("step", timeout_s)
         else:
-            loss = self._lose_to(error, self._driver, self._affinity)
+            loss = self._lose_to(error, self.driver, self.affinity)
         try:
-            return await self._lost_in_step(loss, None)
+            return await self._lost_in_step(loss, timeout_s)
         except EnvWeaveError as refusal:
             return refusal
 
@@ -229,7 +233,7 @@ class ThreadedRunner:
 
     async def _ready(self, timeout_s: float | None) -> None:
         """Make another environment if the last one was abandoned."""
-        if self._driver is not None:
+        if self.driver is not None:
             return
         if self._maker.is_shared_object_stuck:
             raise EnvironmentLossError(
@@ -248,12 +252,12 @@ class ThreadedRunner:
         except EnvWeaveError as error:
             self.pool.release(affinity)
             raise EnvironmentLossError(f"making another failed: {error}") from error
-        self._affinity = affinity
+        self.affinity = affinity
         self._adopt(session)
         session.resume_from(self._position)
 
     async def _perform(self, call: ParsedCall, timeout_s: float | None) -> CallOutcome:
-        driver, affinity = self._driver, self._affinity
+        driver, affinity = self.driver, self.affinity
         if driver is None:
             raise self._loss
         try:
@@ -262,17 +266,20 @@ class ThreadedRunner:
                 partial(perform, driver, call),
                 timeout_s,
                 partial(self.on_abandoned, driver, affinity),
-                steps=int(call.method == "step"),
             )
         except CallTimeoutError:
-            limit = f"timeout_s={timeout_s:g}" if timeout_s is not None else "its deadline"
-            raise self._lose(f"{call.method}() took longer than {limit}", "timeout") from None
+            raise self._lose_late(call.method, timeout_s) from None
         except PoolClosedError:
             raise self._lose("the server is stopping", "error") from None
         except ProcessExitAttemptError as error:
             raise self._lose_to(error, driver, affinity) from None
         self._record(performed)
         return performed
+
+    def _lose_late(self, method: str, timeout_s: float | None) -> EnvironmentLossError:
+        """Abandon an environment whose call is past its deadline."""
+        limit = f"timeout_s={timeout_s:g}" if timeout_s is not None else "its deadline"
+        return self._lose(f"{method}() took longer than {limit}", "timeout")
 
     def _lose_to(
         self, error: ProcessExitAttemptError, driver: PlainDriver, affinity: ThreadAffinity
@@ -284,7 +291,7 @@ class ThreadedRunner:
 
     def _lose(self, message: str, reason: Literal["timeout", "error"]) -> EnvironmentLossError:
         """Abandon the environment: a call that still runs may write to it."""
-        self._driver, self._affinity = None, ThreadAffinity()
+        self.driver, self.affinity = None, ThreadAffinity()
         self._loss = EnvironmentLossError(message, reason)
         if reason == "timeout":
             self._maker.is_shared_object_stuck = self._maker.is_shared_object
@@ -310,7 +317,7 @@ class ThreadedRunner:
     ) -> None:
         """Handle the end of a call that no task waits for any more."""
         if not is_late:
-            if performed is not None and driver is self._driver:
+            if performed is not None and driver is self.driver:
                 self._record(performed)
         elif self._maker.is_shared_object:
             self._maker.is_shared_object_stuck = False
@@ -322,7 +329,7 @@ class ThreadedRunner:
         if self._is_closed:
             return
         self._is_closed = True
-        driver, affinity = self._driver, self._affinity
+        driver, affinity = self.driver, self.affinity
         close_s = min(CLOSE_S, self._session_options.timeout_s or CLOSE_S)
         try:
             if driver is not None:
@@ -336,10 +343,170 @@ class ThreadedRunner:
         except Exception:
             logger.warning("closing a %s failed", self._name, exc_info=True)
         finally:
-            self._driver = None
+            self.driver = None
             self._tracker.is_live = False
             self.pool.release(affinity)
             self._on_close(self._index)
+
+
+Deliver: TypeAlias = Callable[[Sequence[Any], Sequence[Any]], None]
+"""Called with the owners of some steps and their outcomes: a `StepResult` for an ordinary step,
+else the encoded result or an error."""
+
+_recovering: set[asyncio.Task[None]] = set()  # keeps running tasks from being garbage-collected
+
+
+@final
+class StepJob(ThreadJob):
+    """Steps of sessions that share a thread, taken one after the other.
+
+    If one of them takes long, those that have not begun move to other threads, and those that are
+    done are delivered.
+
+    Args:
+        owner: Whom the first step belongs to, for `deliver`.
+        runner: The runner of its session, which has its environment.
+        action: The action.
+        deliver: Called on the loop with the outcome of each step once, usually with all at once.
+        timeout_s: Time limit of the step, if it is a single one.
+
+    Attributes:
+        owners: Whom each step belongs to.
+        pool: The thread pool of its sessions.
+    """
+
+    __slots__ = (
+        "_actions", "_affinities", "_current", "_deliver", "_drivers", "_is_answered",
+        "_is_delivered", "_outcomes", "_runners", "_waiting", "owners", "pool",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        owner: Any,
+        runner: ThreadedRunner,
+        action: Any,
+        deliver: Deliver,
+        timeout_s: float | None = None,
+    ) -> None:
+        super().__init__(runner.affinity, 1, timeout_s)
+        self.owners = [owner]
+        self.pool = runner.pool
+        self._runners = [runner]
+        self._affinities = [runner.affinity]
+        self._drivers = [runner.driver]
+        self._actions = [action]
+        self._deliver = deliver
+        self._waiting = deque((0,))
+        self._current = 0  # index of the step that runs
+        self._outcomes: list[Any] = [None]
+        self._is_delivered: list[bool] | None = None  # by step, if some were before the others
+        self._is_answered = False
+
+    def add(self, owner: Any, runner: ThreadedRunner, action: Any) -> None:
+        """Add a step of another session that has the same thread, before the job is submitted."""
+        self._waiting.append(self.steps)
+        self.steps += 1
+        self.owners.append(owner)
+        self._runners.append(runner)
+        self._affinities.append(runner.affinity)
+        self._drivers.append(runner.driver)
+        self._actions.append(action)
+        self._outcomes.append(None)
+
+    def call(self) -> None:
+        """Take the steps, in the thread."""
+        waiting, outcomes = self._waiting, self._outcomes
+        drivers, actions = self._drivers, self._actions
+        while waiting:
+            try:
+                self._current = i = waiting.popleft()
+            except IndexError:  # it was moved to another thread just now
+                return
+            outcomes[i] = take_step(drivers[i], actions[i])  # type: ignore[arg-type] # it has one
+
+    def is_of(self, affinity: ThreadAffinity) -> bool:
+        """Whether it calls this environment."""
+        return affinity is self.affinity or affinity in self._affinities
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the outcomes were delivered."""
+        return self._is_answered
+
+    def deliver(self, outcome: None) -> None:  # noqa: ARG002 - the outcomes are stored
+        """Deliver the outcomes."""
+        self._is_answered = True
+        indices: Sequence[int] = range(len(self._outcomes))
+        if self._is_delivered is not None:
+            indices = [i for i in indices if self._is_new(i)]
+        self._finish(indices)
+
+    def fail(self, error: Exception) -> None:
+        """Deliver an error for the steps that have no outcome."""
+        self._outcomes = [error if one is None else one for one in self._outcomes]
+        self.deliver(None)
+
+    def _is_new(self, i: int) -> bool:
+        delivered = self._is_delivered
+        return self._outcomes[i] is not None and (delivered is None or not delivered[i])
+
+    def _finish(self, indices: Sequence[int]) -> None:
+        """Record and deliver outcomes; a lost environment is handled in a task."""
+        runners, outcomes, owners = self._runners, self._outcomes, self.owners
+        lost: list[int] = []
+        for i in indices:
+            one = outcomes[i]
+            if type(one) is StepResult:
+                runners[i].last_result = one
+            elif isinstance(one, CallOutcome):
+                outcomes[i] = runners[i].end_step(one)
+            elif isinstance(one, ProcessExitAttemptError | CallTimeoutError):
+                lost.append(i)
+        if lost:
+            indices = [i for i in indices if i not in lost]
+            task = asyncio.ensure_future(self._lose(lost))
+            _recovering.add(task)
+            task.add_done_callback(_recovering.discard)
+        if not indices:
+            return
+        if len(indices) < len(outcomes):
+            owners, outcomes = [owners[i] for i in indices], [outcomes[i] for i in indices]
+        try:
+            self._deliver(owners, outcomes)
+        except Exception:
+            logger.exception("the outcome of a step could not be delivered")
+
+    async def _lose(self, lost: Sequence[int]) -> None:
+        for i in lost:
+            result = await self._runners[i].lose_step(self._outcomes[i], self.timeout_s)
+            self._deliver((self.owners[i],), (result,))
+
+    def split(self) -> None:
+        """Move the steps behind the running one to other threads."""
+        rest: list[int] = []
+        while self._waiting:
+            try:
+                rest.append(self._waiting.pop())
+            except IndexError:  # the thread took it just now
+                break
+        at, count = self._current, len(self._outcomes)
+        self.affinity, self._affinities = self._affinities[at], [self._affinities[at]] * count
+        self.steps -= len(rest)
+        done = [i for i in range(count) if i != at and self._is_new(i)]
+        delivered = self._is_delivered or [False] * count
+        for i in (*done, *rest):
+            delivered[i] = True
+        self._is_delivered = delivered
+        self._finish(done)
+        for i in reversed(rest):
+            runner = self._runners[i]
+            runner.pool.submit(StepJob(self.owners[i], runner, self._actions[i], self._deliver))
+
+    def on_abandoned(self, outcome: None) -> None:  # noqa: ARG002 - its result is discarded
+        """Handle the end of a step that was abandoned."""
+        at, driver = self._current, self._drivers[self._current]
+        assert driver is not None
+        self._runners[at].on_abandoned(driver, self._affinities[at], None, self.is_late)
 
 
 def _encoded_or_raise(performed: CallOutcome) -> Any:

@@ -9,10 +9,11 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, final
 
 from envweave.errors import EnvWeaveError
+from envweave.server.event_loop import ServerEventLoop
 from envweave.server.runtime.base import SessionOptions
 from envweave.server.runtime.local import LocalRuntime
 from envweave.server.runtime.runners import LoopRunner, ThreadedRunner
@@ -28,18 +29,10 @@ logger = logging.getLogger("envweave.server")
 
 def run(channel: Channel, definition: bytearray) -> None:
     """Run sessions until the server sends `end`, or is gone."""
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=ServerEventLoop) as runner:
         runner.run(ServerWorkerHost(definition).serve(channel.connection))
     # At once: a thread that an environment has left behind could delay the exit for ever.
     kill_process_group(os.getpid())
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 @final

@@ -18,7 +18,7 @@ from envweave.errors import (
 from envweave.server.runtime.base import SessionOptions
 from envweave.server.runtime.worker_connection import ServerWorker, ServerWorkerReply
 from envweave.session import Phase, Position
-from envweave.session.episode_tracker import EpisodeTracker, with_autoreset
+from envweave.session.episodes import EpisodeTracker, with_autoreset
 from envweave.session.session import refusal
 from envweave.types import EpisodeEnd
 from envweave.wire.results import IDENTITY, Wired, decode_result, encode_result, result_of

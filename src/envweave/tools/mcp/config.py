@@ -20,20 +20,20 @@ AnyConfig = Mapping[str, Any] | str | os.PathLike[str]
 Transport = Literal["http", "sse"]
 
 _KINDS: dict[str, Transport] = {"http": "http", "streamable-http": "http", "sse": "sse"}
-_OURS = ("allow", "timeout_s")
-_OF_COMMANDS = ("command", "args", "env", "cwd", "type", "transport", *_OURS)
-_OF_URLS = ("url", "headers", "type", "transport", *_OURS)
+_COMMON_KEYS = ("allow", "timeout_s")
+_COMMAND_KEYS = ("command", "args", "env", "cwd", "type", "transport", *_COMMON_KEYS)
+_URL_KEYS = ("url", "headers", "type", "transport", *_COMMON_KEYS)
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig(ABC):
-    """What all servers have.
+    """The options of every server.
 
     Attributes:
-        name: What the configuration calls it.
-        allow: The tools of it that may be used, by the server's own names; `None` means all.
-        timeout_s: How long it may take to start, and to answer; `None` leaves it to others.
+        name: Its name in the configuration.
+        allow: The tools that may be used, by the server's own names; `None` allows all.
+        timeout_s: How long it may take to start, and to answer; `None` for the common timeout.
     """
 
     name: str
@@ -43,19 +43,19 @@ class ServerConfig(ABC):
     @property
     @abstractmethod
     def where(self) -> str:
-        """How it is reached, for errors. Contains no secrets."""
+        """Its command or address, for errors. Contains no secrets."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class CommandServer(ServerConfig):
-    """A server that is started here, and spoken to over its stdin and stdout.
+    """A server that is started here, with messages over its stdin and stdout.
 
     Attributes:
         command: The program.
         args: Its arguments.
         env: Environment variables besides those that every program needs.
-        cwd: The folder it runs in; `None` means this process's.
+        cwd: The folder it runs in; default: the current folder.
     """
 
     command: str
@@ -72,12 +72,12 @@ class CommandServer(ServerConfig):
 @final
 @dataclass(frozen=True, kw_only=True)
 class UrlServer(ServerConfig):
-    """A server that runs already, and is spoken to over HTTP.
+    """A running server, with messages over HTTP.
 
     Attributes:
         url: Its address.
         headers: Sent with every call.
-        transport: Streamable HTTP, or the older way with server-sent events.
+        transport: Streamable HTTP, or the older server-sent events.
     """
 
     url: str
@@ -99,7 +99,7 @@ def read_config(config: AnyConfig) -> list[CommandServer | UrlServer]:
     Raises:
         OptionError: It is invalid; the message names the server and the key.
     """
-    found = config if isinstance(config, Mapping) else _from_file(config)
+    found = config if isinstance(config, Mapping) else _read_file(config)
     servers = found.get("mcpServers")
     for key in found:
         if key != "mcpServers":
@@ -110,10 +110,10 @@ def read_config(config: AnyConfig) -> list[CommandServer | UrlServer]:
             f"MCP servers: expected a dict of servers, got {servers!r}. Use "
             '{"mcpServers": {name: {"command": …} or {"url": …}}}.'
         )
-    return [_server(name, given) for name, given in servers.items()]
+    return [_parse_server(name, given) for name, given in servers.items()]
 
 
-def _from_file(path: Any) -> Mapping[str, Any]:
+def _read_file(path: Any) -> Mapping[str, Any]:
     if not isinstance(path, str | os.PathLike):
         raise OptionError(f"MCP servers: expected a dict or the path of a JSON file, got {path!r}.")
     try:
@@ -127,7 +127,7 @@ def _from_file(path: Any) -> Mapping[str, Any]:
     return found
 
 
-def _server(name: Any, given: Any) -> CommandServer | UrlServer:
+def _parse_server(name: Any, given: Any) -> CommandServer | UrlServer:
     if not isinstance(name, str) or not name.strip():
         raise OptionError(f"MCP servers: the name of a server must be a string, got {name!r}.")
     if not isinstance(given, Mapping):
@@ -139,11 +139,11 @@ def _server(name: Any, given: Any) -> CommandServer | UrlServer:
             f"MCP server {name!r} has {both}. Set 'command' to start a server here, or 'url' to "
             "connect to a running one."
         )
-    return _command(entry) if "command" in given else _url(entry)
+    return _parse_command(entry) if "command" in given else _parse_url(entry)
 
 
-def _command(entry: _Entry) -> CommandServer:
-    entry.allow_only(_OF_COMMANDS)
+def _parse_command(entry: _Entry) -> CommandServer:
+    entry.allow_only(_COMMAND_KEYS)
     if entry.kind() not in (None, "stdio"):
         raise entry.wrong("type", "'stdio', or a 'url' in place of 'command'")
     cwd = entry.given.get("cwd")
@@ -160,8 +160,8 @@ def _command(entry: _Entry) -> CommandServer:
     )
 
 
-def _url(entry: _Entry) -> UrlServer:
-    entry.allow_only(_OF_URLS)
+def _parse_url(entry: _Entry) -> UrlServer:
+    entry.allow_only(_URL_KEYS)
     kind = entry.kind() or "http"
     if kind not in _KINDS:
         raise entry.wrong("type", " or ".join(map(repr, _KINDS)))
@@ -206,13 +206,13 @@ class _Entry:
                 "same, but differ. Set one of them."
             )
         if kinds and not isinstance(kinds[0], str):
-            raise self.wrong("type" if "type" in self.given else "transport", "text")
+            raise self.wrong("type" if "type" in self.given else "transport", "a string")
         return kinds[0] if kinds else None
 
     def text(self, key: str) -> str:
         value = self.given[key]
         if not isinstance(value, str) or not value.strip() or "\0" in value:
-            raise self.wrong(key, "text")
+            raise self.wrong(key, "a non-empty string")
         return value
 
     def texts(self, key: str) -> tuple[str, ...] | None:
@@ -222,7 +222,7 @@ class _Entry:
         if not isinstance(values, list | tuple) or not all(
             isinstance(value, str) and "\0" not in value for value in values
         ):
-            raise self.wrong(key, "a list of texts")
+            raise self.wrong(key, "a list of strings")
         return tuple(values)
 
     def seconds(self, key: str) -> float | None:
@@ -237,21 +237,21 @@ class _Entry:
         if values is None:
             return {}
         if not isinstance(values, Mapping):
-            raise self._wrong_texts(key)
+            raise self._wrong_strings(key)
         return {name: self._expand(key, name, value) for name, value in values.items()}
 
     def _expand(self, key: str, name: Any, value: Any) -> str:
         if not isinstance(name, str) or not name or re.search(r"[\0\n\r=]", name):
-            raise self._wrong_texts(key)
+            raise self._wrong_strings(key)
         if not isinstance(value, str) or "\0" in value:
-            raise self._wrong_texts(key)
+            raise self._wrong_strings(key)
 
         def look_up(variable: re.Match[str]) -> str:
             try:
                 return os.environ[variable[1]]
             except KeyError:
                 raise OptionError(
-                    f"MCP server {self.name!r}: {key}[{name!r}] asks for the environment "
+                    f"MCP server {self.name!r}: {key}[{name!r}] uses the environment "
                     f"variable {variable[1]!r}, which is not set."
                 ) from None
 
@@ -260,16 +260,16 @@ class _Entry:
             raise OptionError(f"MCP server {self.name!r}: {key}[{name!r}] has a line break.")
         return filled
 
-    def _wrong_texts(self, key: str) -> OptionError:
+    def _wrong_strings(self, key: str) -> OptionError:
         # The values are not shown: they may be secret.
         return OptionError(f"MCP server {self.name!r}: {key}: expected a dict of strings.")
 
 
 def check_seconds(value: Any, shown: str) -> float:
-    """Return a time.
+    """Return a number of seconds.
 
     Raises:
-        OptionError: It is none; the message begins with `shown`.
+        OptionError: It is not a number above 0; the message begins with `shown`.
     """
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or value <= 0:

@@ -1,7 +1,7 @@
-"""The one place that knows the `mcp` library: both its major versions, behind one face.
+"""The only module that uses the `mcp` library: one interface over both its major versions.
 
-Version 1 speaks the revisions of the protocol that begin with a handshake (`initialize`). Version
-2 also speaks those that have none: it asks the server first, and shakes hands where that fails.
+Version 1 supports the protocol revisions that begin with a handshake (`initialize`). Version 2
+also supports those without one: it probes the server first, and falls back to the handshake.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from envweave.errors import EnvWeaveError, MissingExtraError
 from envweave.tools.mcp.config import UrlServer
 from envweave.tools.mcp.process import McpServerProcess
 
-_KEPT = ("uri", "name", "title", "description", "mimeType", "data", "text")
+_BLOCK_KEYS = ("uri", "name", "title", "description", "mimeType", "data", "text")
 
 
 class McpError(EnvWeaveError, RuntimeError):
-    """A call of an MCP server's tool failed: in the server's words, or what became of it."""
+    """A call of an MCP server's tool failed; the message is the server's own if it sent one."""
 
 
 @dataclass(frozen=True)
 class McpToolResult:
-    """What a server sent back for a call.
+    """The result of a tool call, as the server sent it.
 
     Attributes:
-        content: The blocks of content, as in the protocol.
-        structured: The same as data, where the server gives it so.
-        is_error: Whether the content says what went wrong.
+        content: The content blocks, as in the protocol.
+        structured: The structured content; `None` if the server sent none.
+        is_error: Whether the call failed; the content then describes the error.
     """
 
     content: Sequence[Mapping[str, Any]]
@@ -42,59 +42,61 @@ class McpToolResult:
 
 
 def check_sendable(tool: str, arguments: Mapping[str, Any]) -> None:
-    """Refuse what JSON has no words for. Code behind walls can pass more than that.
+    """Refuse arguments that JSON cannot represent. Sandboxed code can pass other values, too.
 
     Raises:
         TypeError: The message names the argument.
     """
     for name, value in arguments.items():
-        odd = _unsayable(value)
-        if odd:
-            raise TypeError(f"{tool}() argument {name!r}: JSON, which MCP speaks, has no {odd}.")
+        unsupported = _find_non_json(value)
+        if unsupported:
+            raise TypeError(
+                f"{tool}() argument {name!r}: MCP uses JSON, which cannot represent {unsupported}."
+            )
 
 
-def _unsayable(value: Any) -> str:
-    """Return what JSON cannot say of a value; nothing if it can say all of it."""
+def _find_non_json(value: Any) -> str:
+    """Describe the first part of a value that JSON cannot represent; empty if there is none."""
     if value is None or isinstance(value, str | int):  # a bool is an int
         return ""
     if isinstance(value, float):
         return "" if math.isfinite(value) else str(value)
     if isinstance(value, list | tuple):
-        return next(filter(None, map(_unsayable, value)), "")
+        return next(filter(None, map(_find_non_json, value)), "")
     if isinstance(value, dict):
-        odd = next((key for key in value if not isinstance(key, str)), None)
-        if odd is not None:
-            return f"key {odd!r}"
-        return next(filter(None, map(_unsayable, value.values())), "")
+        invalid_key = next((key for key in value if not isinstance(key, str)), None)
+        if invalid_key is not None:
+            return f"key {invalid_key!r}"
+        return next(filter(None, map(_find_non_json, value.values())), "")
     return type(value).__name__
 
 
-def value_of(answer: McpToolResult, output: Mapping[str, Any] | None) -> Any:
-    """Return an answer as plain data.
+def extract_value(result: McpToolResult, output: Mapping[str, Any] | None) -> Any:
+    """Return the result of a call as plain data.
 
-    Data is given as it is, text as text, several texts joined by line breaks. Anything else is a
-    dict with its `type`: what a picture holds is under `data`, in Base64. Where text and others
-    come together it is a list, in order.
+    Structured content is returned unchanged, text as a string, several texts joined by line
+    breaks. Any other block becomes a dict with its `type`; the content of an image is under
+    `data`, in Base64. A mixture of text and other blocks is a list, in order.
 
     Args:
-        answer: What the server sent.
-        output: The JSON Schema of the tool's results, where it has one.
+        result: The result of the call.
+        output: The JSON Schema of the tool's results, if it declares one.
 
     Raises:
-        McpError: It tells of an error.
+        McpError: The call failed.
     """
-    if answer.is_error:
-        raise McpError(_text(answer) or "The server says that the call failed, and not why.")
-    if answer.structured is not None:
-        return _unwrapped(answer.structured, output)
-    blocks = [_plain(block) for block in answer.content]
+    if result.is_error:
+        raise McpError(_join_texts(result) or "The server reported an error without a message.")
+    if result.structured is not None:
+        return _unwrap(result.structured, output)
+    blocks = [_to_plain(block) for block in result.content]
     if all(isinstance(block, str) for block in blocks):
         return "\n".join(blocks) if blocks else None
     return blocks[0] if len(blocks) == 1 else blocks
 
 
-def _unwrapped(structured: Any, output: Mapping[str, Any] | None) -> Any:
-    """Take a result out of the object that servers put it in, since the protocol wants one."""
+def _unwrap(structured: Any, output: Mapping[str, Any] | None) -> Any:
+    """Remove the object `{"result": …}` that servers add because the protocol requires one."""
     if not isinstance(structured, Mapping) or list(structured) != ["result"]:
         return structured
     declared = output.get("properties") if output is not None else None
@@ -103,26 +105,26 @@ def _unwrapped(structured: Any, output: Mapping[str, Any] | None) -> Any:
     return structured
 
 
-def _plain(block: Mapping[str, Any]) -> Any:
+def _to_plain(block: Mapping[str, Any]) -> Any:
     if block.get("type") == "text":
         return str(block.get("text", ""))
-    told = {"type": block.get("type", "")}
-    held = block.get("resource")
-    for source in (block, held if isinstance(held, Mapping) else {}):
-        told |= {key: source[key] for key in _KEPT if key in source}
+    plain = {"type": block.get("type", "")}
+    resource = block.get("resource")
+    for source in (block, resource if isinstance(resource, Mapping) else {}):
+        plain |= {key: source[key] for key in _BLOCK_KEYS if key in source}
         if "blob" in source:
-            told["data"] = source["blob"]
-    return told
+            plain["data"] = source["blob"]
+    return plain
 
 
-def _text(answer: McpToolResult) -> str:
-    texts = [_plain(block) for block in answer.content]
+def _join_texts(result: McpToolResult) -> str:
+    texts = [_to_plain(block) for block in result.content]
     return "\n".join(text for text in texts if isinstance(text, str)).strip()
 
 
 _MOST_PAGES = 1000
 _CLOSED = "Connection closed"
-_UNHEARD = ("notifications/message", "notifications/progress")
+_IGNORED_NOTIFICATIONS = ("notifications/message", "notifications/progress")
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ class ListedTool:
         name: The server's name for it.
         description: What it does.
         parameters: The JSON Schema of its arguments.
-        output: The JSON Schema of its results; `None` where it says nothing.
+        output: The JSON Schema of its results; `None` if it declares none.
     """
 
     name: str
@@ -143,30 +145,30 @@ class ListedTool:
 
 
 class Peer(Protocol):
-    """A server with which a connection stands."""
+    """A connected server."""
 
     @property
     def protocol(self) -> str:
-        """The revision of the protocol that both speak."""
+        """The negotiated revision of the protocol."""
 
     async def list_tools(self) -> list[ListedTool]:
-        """Return all tools, over however many pages."""
+        """Return all tools, from all pages."""
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> McpToolResult:
         """Call a tool.
 
         Raises:
             McpError: The server refuses the call.
-            PeerLostError: There is no connection any more.
+            PeerLostError: The connection is lost.
         """
 
 
 class PeerLostError(Exception):
-    """The connection is gone, or what came over it cannot be read."""
+    """The connection is lost."""
 
 
 def need_sdk() -> None:
-    """Refuse to go on without the library. It is not imported yet.
+    """Check that the library is installed, without importing it.
 
     Raises:
         MissingExtraError: It is not installed.
@@ -176,87 +178,87 @@ def need_sdk() -> None:
 
 
 def default_environment() -> dict[str, str]:
-    """Return the few environment variables that every program needs, and no secrets."""
+    """Return the few environment variables that every program needs; none is secret."""
     return dict(importlib.import_module("mcp.client.stdio").get_default_environment())
 
 
 @asynccontextmanager
 async def connect_to_process(process: McpServerProcess, *, is_old: bool) -> AsyncIterator[Peer]:
-    """Connect to a server that runs here. It must be left by the task that entered it.
+    """Connect to a local server process. The task that enters it must also exit it.
 
     Args:
         process: The server.
-        is_old: Whether it is known to begin with a handshake, and is not asked.
+        is_old: Whether it is known to need the handshake, and is not probed.
     """
-    async with _connected(_lines(process), is_old=is_old) as peer:
+    async with _open_peer(_open_stdio(process), is_old=is_old) as peer:
         yield peer
 
 
 @asynccontextmanager
 async def connect_to_url(server: UrlServer) -> AsyncIterator[Peer]:
-    """Connect to a server over HTTP. It must be left by the task that entered it."""
+    """Connect to a server over HTTP. The task that enters it must also exit it."""
     headers = dict(server.headers)
     if server.transport == "sse":
         sse = importlib.import_module("mcp.client.sse")
-        async with _connected(sse.sse_client(server.url, headers=headers), is_old=True) as peer:
+        async with _open_peer(sse.sse_client(server.url, headers=headers), is_old=True) as peer:
             yield peer
         return
     streamable = importlib.import_module("mcp.client.streamable_http")
-    # The library's own client: its defaults go with the way it treats redirects.
+    # The library's own client: its defaults match the library's handling of redirects.
     async with streamable.create_mcp_http_client(headers=headers) as client:
         transport = streamable.streamable_http_client(server.url, http_client=client)
-        async with _connected(transport, is_old=False) as peer:
+        async with _open_peer(transport, is_old=False) as peer:
             yield peer
 
 
-def asks_before_handshake() -> bool:
-    """Whether a server is first asked if it needs a handshake at all."""
-    return _load() >= 2
+def probes_before_handshake() -> bool:
+    """Whether the library first probes a server for whether it needs the handshake."""
+    return _load_sdk() >= 2
 
 
-def _load() -> int:
-    """Import the library, which takes a while; return its major version."""
+def _load_sdk() -> int:
+    """Import the library, which is slow; return its major version."""
     need_sdk()
     importlib.import_module("mcp")
     return int(importlib.metadata.version("mcp").partition(".")[0])
 
 
 @asynccontextmanager
-async def _connected(
+async def _open_peer(
     transport: AbstractAsyncContextManager[Any], *, is_old: bool
 ) -> AsyncIterator[Peer]:
-    """Agree on a revision of the protocol.
+    """Negotiate the revision of the protocol.
 
     Args:
-        transport: Brings the streams that messages go over.
-        is_old: Whether the server behind it is known to begin with a handshake.
+        transport: Provides the streams of messages.
+        is_old: Whether the server is known to need the handshake.
     """
-    version = _load()
+    version = _load_sdk()
     mcp = importlib.import_module("mcp")
-    ours = mcp.types.Implementation(name="envweave", version=_own_version())
+    client_info = mcp.types.Implementation(name="envweave", version=_get_own_version())
     if version >= 2:
         mode = "legacy" if is_old else "auto"
-        async with mcp.Client(transport, mode=mode, client_info=ours, cache=None) as client:
-            yield _NewPeer(client)
+        async with mcp.Client(transport, mode=mode, client_info=client_info, cache=None) as client:
+            yield _SdkV2Peer(client)
         return
     async with (
-        transport as (reading, writing, *_),
-        mcp.ClientSession(reading, writing, client_info=ours) as session,
+        transport as (reader, writer, *_),
+        mcp.ClientSession(reader, writer, client_info=client_info) as session,
     ):
-        shaken = await session.initialize()
-        yield _OldPeer(session, str(shaken.protocolVersion))
+        initialized = await session.initialize()
+        yield _SdkV1Peer(session, str(initialized.protocolVersion))
 
 
-def _own_version() -> str:
+def _get_own_version() -> str:
     try:
         return importlib.metadata.version("envweave")
-    except importlib.metadata.PackageNotFoundError:  # it runs from its source
+    except importlib.metadata.PackageNotFoundError:  # it runs from a source tree
         return "0"
 
 
 @final
-class _NewPeer:
-    """A connection of version 2."""
+class _SdkV2Peer:
+    """A server connected with version 2 of the library."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -269,26 +271,26 @@ class _NewPeer:
         found: list[ListedTool] = []
         cursor: str | None = None
         for _ in range(_MOST_PAGES):
-            with _errors():
+            with _translate_errors():
                 page = await self._client.list_tools(cursor=cursor)
             found += [
-                ListedTool(one.name, _words(one), one.input_schema, one.output_schema)
+                ListedTool(one.name, _describe(one), one.input_schema, one.output_schema)
                 for one in page.tools
             ]
             cursor = page.next_cursor
             if cursor is None:
                 return found
-        raise _endless()
+        raise _too_many_pages()
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> McpToolResult:
-        with _errors():
+        with _translate_errors():
             result = await self._client.call_tool(name, dict(arguments))
-        return McpToolResult(_blocks(result), result.structured_content, bool(result.is_error))
+        return McpToolResult(_dump_blocks(result), result.structured_content, bool(result.is_error))
 
 
 @final
-class _OldPeer:
-    """A connection of version 1."""
+class _SdkV1Peer:
+    """A server connected with version 1 of the library."""
 
     def __init__(self, session: Any, protocol: str) -> None:
         self._session = session
@@ -299,122 +301,122 @@ class _OldPeer:
         found: list[ListedTool] = []
         cursor: str | None = None
         for _ in range(_MOST_PAGES):
-            with _errors():
+            with _translate_errors():
                 params = None if cursor is None else self._page(cursor=cursor)
                 page = await self._session.list_tools(params=params)
             found += [
-                ListedTool(one.name, _words(one), one.inputSchema, one.outputSchema)
+                ListedTool(one.name, _describe(one), one.inputSchema, one.outputSchema)
                 for one in page.tools
             ]
             cursor = page.nextCursor
             if cursor is None:
                 return found
-        raise _endless()
+        raise _too_many_pages()
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> McpToolResult:
-        with _errors():
+        with _translate_errors():
             result = await self._session.call_tool(name, dict(arguments))
-        return McpToolResult(_blocks(result), result.structuredContent, bool(result.isError))
+        return McpToolResult(_dump_blocks(result), result.structuredContent, bool(result.isError))
 
 
-def _words(tool: Any) -> str:
+def _describe(tool: Any) -> str:
     return str(tool.description or tool.title or "")
 
 
-def _blocks(result: Any) -> list[dict[str, Any]]:
+def _dump_blocks(result: Any) -> list[dict[str, Any]]:
     return [one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in result.content]
 
 
-def _endless() -> McpError:
+def _too_many_pages() -> McpError:
     return McpError(f"The server lists its tools on more than {_MOST_PAGES} pages.")
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
-    """Raise what the library raises as what a `Peer` does."""
+def _translate_errors() -> Iterator[None]:
+    """Raise the exceptions of the library as those of `Peer`."""
     anyio, mcp = importlib.import_module("anyio"), importlib.import_module("mcp")
     pydantic = importlib.import_module("pydantic")
     refusal = mcp.MCPError if hasattr(mcp, "MCPError") else mcp.McpError
     try:
         yield
     except refusal as error:
-        # Servers use this number for errors of their own, too.
+        # Servers also use this code for their own errors.
         if (error.error.code, error.error.message) == (mcp.types.CONNECTION_CLOSED, _CLOSED):
             raise PeerLostError(_CLOSED) from None
         raise McpError(error.error.message) from None
     except (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream):
         raise PeerLostError(_CLOSED) from None
     except pydantic.ValidationError as error:
-        wrong = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, wrong["loc"]))
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
         raise McpError(
-            f"The server's answer breaks the protocol: {where}: {wrong['msg']}"
+            f"The server's response violates the protocol: {where}: {first['msg']}"
         ) from None
-    except Exception as error:  # such as a result that does not fit the tool's own schema
+    except Exception as error:  # e.g. a result that does not match the tool's own schema
         raise McpError(str(error) or type(error).__name__) from error
 
 
 @asynccontextmanager
-async def _lines(process: McpServerProcess) -> AsyncIterator[tuple[Any, Any]]:
-    """Bring the streams that carry messages to a process and back, one a line.
+async def _open_stdio(process: McpServerProcess) -> AsyncIterator[tuple[Any, Any]]:
+    """Provide the streams of messages from and to a process, one message per line.
 
-    The library has such a transport. That one keeps a line of any length, copies all of it for
-    every piece that comes, and prints a traceback for each line that is no message.
+    The library's own transport buffers a line of any length, copies it for every chunk that
+    arrives, and prints a traceback for each line that is not a message.
     """
     anyio = importlib.import_module("anyio")
-    arriving, read = anyio.create_memory_object_stream(0)
-    written, leaving = anyio.create_memory_object_stream(0)
-    message_of, line_of = _wording()
-    over = (anyio.ClosedResourceError, anyio.BrokenResourceError, ConnectionError)
+    incoming, reader = anyio.create_memory_object_stream(0)
+    writer, outgoing = anyio.create_memory_object_stream(0)
+    decode, encode = _make_codec()
+    closed = (anyio.ClosedResourceError, anyio.BrokenResourceError, ConnectionError)
 
     async def receive() -> None:
-        async with arriving:
+        async with incoming:
             while line := await process.read():
-                message = message_of(line)
+                message = decode(line)
                 if message is not None:
                     try:
-                        await arriving.send(message)
-                    except over:
+                        await incoming.send(message)
+                    except closed:
                         return
 
     async def send() -> None:
         try:
-            async with leaving:
-                async for message in leaving:
-                    await process.write(line_of(message))
-        except over:
-            await arriving.aclose()  # whoever waits for an answer is told that none will come
+            async with outgoing:
+                async for message in outgoing:
+                    await process.write(encode(message))
+        except closed:
+            await incoming.aclose()  # fails the calls that wait for a response
 
-    async with arriving, read, written, leaving, anyio.create_task_group() as tasks:
+    async with incoming, reader, writer, outgoing, anyio.create_task_group() as tasks:
         tasks.start_soon(receive)
         tasks.start_soon(send)
         try:
-            yield read, written
+            yield reader, writer
         finally:
             tasks.cancel_scope.cancel()
 
 
-def _wording() -> tuple[Any, Any]:
-    """Return what makes a message of a line, or `None` of what is none, and a line of a message."""
+def _make_codec() -> tuple[Any, Any]:
+    """Return a decoder of lines, which returns `None` for a line to skip, and an encoder."""
     types = importlib.import_module("mcp.types")
     wrap = importlib.import_module("mcp.shared.message").SessionMessage
-    is_new = _load() >= 2
+    is_v2 = _load_sdk() >= 2
 
-    def message_of(line: bytes) -> Any:
+    def decode(line: bytes) -> Any:
         try:
-            if is_new:
-                told = message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+            if is_v2:
+                content = message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
             else:
                 message = types.JSONRPCMessage.model_validate_json(line)
-                told = message.root
+                content = message.root
         except ValueError:
-            return None  # what a program prints that should be silent
-        is_heard = getattr(told, "method", None) not in _UNHEARD
-        return wrap(message) if is_heard else None
+            return None  # a program printed to stdout by mistake
+        is_ignored = getattr(content, "method", None) in _IGNORED_NOTIFICATIONS
+        return None if is_ignored else wrap(message)
 
-    def line_of(message: Any) -> bytes:
-        which = {"exclude_unset": True} if is_new else {"exclude_none": True}
-        text: str = message.message.model_dump_json(by_alias=True, **which)
+    def encode(message: Any) -> bytes:
+        options = {"exclude_unset": True} if is_v2 else {"exclude_none": True}
+        text: str = message.message.model_dump_json(by_alias=True, **options)
         return text.encode()
 
-    return message_of, line_of
+    return decode, encode

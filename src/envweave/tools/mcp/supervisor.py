@@ -1,17 +1,17 @@
-"""Keeps one MCP server, and outlives whoever started it by just long enough to end it.
+"""Supervises one MCP server, and outlives its parent just long enough to stop the server.
 
-This file is run by itself, as a process between the one that wants a server and the server, which
-gets this process's stdin, stdout and stderr. It needs nothing but the standard library.
+This file runs as a script, in a process between the client and the server. The server inherits
+this process's stdin, stdout and stderr. The script needs only the standard library.
 
-A server is told to go by the end of its stdin. Programs that start others (`npx`, `uvx`, a
-browser) often leave some of them behind, and a process that was killed can clean up nothing. So
-this one adopts whatever the server starts, and kills all of it when the server exits, when the
-socket to its starter breaks, or when its starter dies.
+A server exits when its stdin is closed. Programs that start others (`npx`, `uvx`, a browser) often
+leave some of them running, and a killed process cannot clean up. So this process is the subreaper
+of everything that the server starts, and kills all of it when the server exits, when the socket to
+the parent is closed, or when the parent dies.
 
-    python -I -S mcp_keeper.py <socket> <pid of the starter> <command> <argument> …
+    python -I -S supervisor.py <socket> <parent pid> <command> <argument> …
 
-What comes over the socket: nothing, and then its end. What goes: how the server exited, as a
-number; below zero it is a signal.
+The parent sends nothing over the socket and closes it to stop the server. The supervisor sends the
+exit code of the server as a decimal number; a negative one is a signal.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ import time
 EXIT_S = 1.0
 """How long a server may take to exit after the end of its stdin, and again after SIGTERM."""
 
-_SWEEP_S, _ROUND_S = 5.0, 0.05
+_KILL_ALL_S, _ROUND_S = 5.0, 0.05
 _SET_PDEATHSIG, _SET_SUBREAPER = 1, 36
 _CANNOT_RUN = 127
 
 
 def main(arguments: list[str]) -> None:
-    """Start the server, and stay until all of it is gone."""
-    line, starter, command = int(arguments[0]), int(arguments[1]), arguments[2:]
-    os.set_inheritable(line, False)  # noqa: FBT003 - the standard library's
+    """Start the server, and run until all of its processes are gone."""
+    control, parent, command = int(arguments[0]), int(arguments[1]), arguments[2:]
+    os.set_inheritable(control, False)  # noqa: FBT003 - the standard library's
     _prctl(_SET_SUBREAPER, 1)
     _prctl(_SET_PDEATHSIG, signal.SIGTERM)
-    bell_r, bell_w = os.pipe()
-    os.set_blocking(bell_w, False)
-    signal.set_wakeup_fd(bell_w, warn_on_full_buffer=False)
+    wakeup_r, wakeup_w = os.pipe()
+    os.set_blocking(wakeup_w, False)
+    signal.set_wakeup_fd(wakeup_w, warn_on_full_buffer=False)
     for one in (signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(one, _ring)
-    if os.getppid() != starter:
-        return  # it died before it could be noticed
+        signal.signal(one, _on_signal)
+    if os.getppid() != parent:
+        return  # it died before the death signal was set up
     server = _start(command)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):  # they are the server's alone
-        os.dup2(nothing, descriptor)
-    keeper = _Supervisor(server, line, bell_r)
-    code = keeper.wait()
-    keeper.sweep()
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):  # only the server may hold the pipes
+        os.dup2(null, descriptor)
+    supervisor = _Supervisor(server, control, wakeup_r)
+    code = supervisor.wait()
+    supervisor.kill_descendants()
     with contextlib.suppress(OSError):
-        os.write(line, str(code).encode())
+        os.write(control, str(code).encode())
 
 
 def _start(command: list[str]) -> int:
-    keeper = os.getpid()
+    supervisor = os.getpid()
     server = os.fork()
     if server:
         return server
@@ -67,8 +67,8 @@ def _start(command: list[str]) -> int:
         for one in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(one, signal.SIG_DFL)
         _prctl(_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == keeper:
-            os.execvp(command[0], command)  # noqa: S606 - what the configuration says
+        if os.getppid() == supervisor:
+            os.execvp(command[0], command)  # noqa: S606 - the configured command
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())
     finally:
@@ -76,41 +76,41 @@ def _start(command: list[str]) -> int:
 
 
 class _Supervisor:
-    """Waits for the end of a server, and brings it where need be."""
+    """Waits until a server exits, and stops it when asked to."""
 
-    def __init__(self, server: int, line: int, bell: int) -> None:
+    def __init__(self, server: int, control: int, wakeup: int) -> None:
         self._server = server
-        self._line = line
-        self._bell = bell
+        self._control = control
+        self._wakeup = wakeup
         self._code: int | None = None
 
     def wait(self) -> int:
-        """Return how the server exited. Once nobody wants it any more, make it."""
-        while not (self._has_exited() or _TERMINATED or self._listen(None)):
+        """Return the exit code of the server. Stop it when the parent no longer needs it."""
+        while not (self._has_exited() or _TERMINATED or self._wait_for_event(None)):
             pass
-        for push in (None, signal.SIGTERM, signal.SIGKILL):
-            if push is not None and not self._has_exited():
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            if number is not None and not self._has_exited():
                 with contextlib.suppress(OSError):
-                    os.killpg(self._server, push)
+                    os.killpg(self._server, number)
             ends_s = time.monotonic() + EXIT_S
             while not self._has_exited() and time.monotonic() < ends_s:
-                self._listen(ends_s - time.monotonic())
+                self._wait_for_event(ends_s - time.monotonic())
         return -signal.SIGKILL if self._code is None else self._code
 
-    def _listen(self, timeout_s: float | None) -> bool:
-        """Wait for a signal. Return whether the line has broken, where there is no time-out."""
-        watched = [self._bell, self._line] if timeout_s is None else [self._bell]
+    def _wait_for_event(self, timeout_s: float | None) -> bool:
+        """Wait for a signal. Without a timeout, return whether the parent closed the socket."""
+        watched = [self._wakeup, self._control] if timeout_s is None else [self._wakeup]
         ready = select.select(watched, [], [], None if timeout_s is None else max(0.0, timeout_s))
-        if self._bell in ready[0]:
-            os.read(self._bell, 4096)
-        return self._line in ready[0]
+        if self._wakeup in ready[0]:
+            os.read(self._wakeup, 4096)
+        return self._control in ready[0]
 
     def _has_exited(self) -> bool:
         self._reap()
         return self._code is not None
 
     def _reap(self) -> bool:
-        """Take notice of all that have exited. Return whether any others are left."""
+        """Reap all children that have exited. Return whether others are left."""
         while True:
             try:
                 process, status = os.waitpid(-1, os.WNOHANG)
@@ -121,33 +121,33 @@ class _Supervisor:
             if process == self._server:
                 self._code = os.waitstatus_to_exitcode(status)
 
-    def sweep(self) -> None:
-        """Kill all that the server has started, and what these have."""
+    def kill_descendants(self) -> None:
+        """Kill all processes that the server started, and their descendants."""
         with contextlib.suppress(OSError):
             os.killpg(self._server, signal.SIGKILL)
-        ends_s = time.monotonic() + _SWEEP_S
+        ends_s = time.monotonic() + _KILL_ALL_S
         while self._reap() and time.monotonic() < ends_s:
-            # The children of a killed one become this one's, so each round digs deeper.
-            for child in _children():
+            # Killed processes leave their children to this one, so each round reaches deeper.
+            for child in _list_children():
                 with contextlib.suppress(OSError):
                     os.kill(child, signal.SIGKILL)
-            self._listen(_ROUND_S)
+            self._wait_for_event(_ROUND_S)
 
 
 _TERMINATED: list[int] = []
 
 
-def _ring(number: int, _frame: object) -> None:
+def _on_signal(number: int, _frame: object) -> None:
     if number == signal.SIGTERM:
         _TERMINATED.append(number)
 
 
-def _children() -> list[int]:
-    """Return this process's children, where the system tells."""
+def _list_children() -> list[int]:
+    """Return the children of this process; empty without `/proc`."""
     own = os.getpid()
     found = []
     try:
-        # pathlib would take longer to import than all else here.
+        # pathlib takes longer to import than everything else here.
         processes = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
     except OSError:
         return []
@@ -163,7 +163,7 @@ def _children() -> list[int]:
 
 
 def _prctl(option: int, value: int) -> None:
-    """Ask the kernel for what only Linux has."""
+    """Call `prctl`, which only Linux has."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 

@@ -15,9 +15,8 @@ import numpy as np
 
 from envweave.codec import Spec
 from envweave.codec.arrays import ArraySpec
-from envweave.codec.containers import DataclassSpec, DictSpec, PydanticSpec
+from envweave.codec.containers import DataclassSpec, DictSpec, PydanticSpec, shown_fields
 from envweave.codec.scalars import BoolSpec, EnumSpec, FloatSpec, IntSpec
-from envweave.codec.spaces import shown_fields
 from envweave.errors import BadReturnError
 from envweave.vector.columns import Arrays, Columns, Fields, Layout, Listed, Numbers, layout_of
 

@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from envweave.codec.spaces import NOT_SHOWN
+from envweave.codec.containers import NOT_SHOWN
 from envweave.types import Observation
 from envweave.vector.columns import Arrays, Columns, Fields, Layout, Numbers
 

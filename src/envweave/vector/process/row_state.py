@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from envweave.session.episode_tracker import lost_result
+from envweave.session.episodes import lost_result
 from envweave.session.results import refused_row
 from envweave.session.snapshot import snapshot
 from envweave.types import (

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
 
-from envweave.codec import Spec
-from envweave.codec.scalars import ArraySpec, IntSpec
-from envweave.vector.columns import Arrays, Columns, Fields, Layout, Listed, Numbers
+from envweave.vector.columns import Arrays, Columns, Fields, Layout, Numbers
+from envweave.vector.process.action_columns import ActionColumns
 from envweave.workers.shared_memory import AnyArray, SharedMemory
 
 _REWARD = np.dtype(np.float64), ()
@@ -21,30 +20,34 @@ _LINE = 64
 class SharedColumns:
     """The numeric part of the rows of a vector: rewards, actions, and a column for each field.
 
-    Actions have a column if each is a number, or an array of one shape.
-
     A row belongs to the process that steps it, from when its action is written until its outcome
     is.
     """
 
-    def __init__(self, memory: SharedMemory, layout: Layout, acts: Layout, num_envs: int) -> None:
+    def __init__(
+        self, memory: SharedMemory, layout: Layout, acts: ActionColumns, num_envs: int
+    ) -> None:
         self.layout = layout
         self.acts = acts
         allocate = _allocator(memory, num_envs)
         self.rewards = allocate(*_REWARD)
-        self.actions = [allocate(dtype, shape) for dtype, shape in _numeric(acts)]
+        self.actions = [allocate(dtype, shape) for dtype, shape in acts.kinds]
         self.leaves = [allocate(dtype, shape) for dtype, shape in _numeric(layout)]
 
     @staticmethod
-    def size(layout: Layout, acts: Layout, num_envs: int) -> int:
+    def size(layout: Layout, acts: ActionColumns, num_envs: int) -> int:
         """Return how many bytes the columns take."""
-        kinds = [_REWARD, *_numeric(acts), *_numeric(layout)]
+        kinds = [_REWARD, *acts.kinds, *_numeric(layout)]
         return sum(_bytes(dtype, shape, num_envs) for dtype, shape in kinds)
+
+    def write_actions(self, first: int, columns: Sequence[AnyArray]) -> None:
+        """Write the actions of the rows from the first one on."""
+        for column, values in zip(self.actions, columns, strict=True):
+            column[first:] = values
 
     def read_actions(self, rows: slice) -> list[Any]:
         """Return the actions of some rows, in the form that an author's `step` takes."""
-        column = self.actions[0][rows]
-        return column.tolist() if isinstance(self.acts, Numbers) else list(column.copy())
+        return self.acts.read([column[rows] for column in self.actions])
 
     def put(self, rows: slice | list[int], columns: Columns) -> list[list[Any]]:
         """Write the columns of some rows; return those that are lists, which do not fit in."""
@@ -56,15 +59,6 @@ class SharedColumns:
             else:
                 lists.append(column)
         return lists
-
-
-def action_layout(spec: Spec) -> Layout:
-    """Return the layout of the actions: one column if each is a number or an array, else none."""
-    if isinstance(spec, IntSpec):
-        return Numbers(np.dtype(np.int64))
-    if isinstance(spec, ArraySpec) and spec.dtype is not None and spec.shape is not None:
-        return Arrays(spec.dtype, spec.shape)
-    return Listed()
 
 
 def _allocator(

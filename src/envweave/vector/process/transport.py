@@ -1,17 +1,20 @@
 """`backend="process"`: a vector's rows in worker processes, and one shard in the caller's own.
 
-    caller ──actions in a shared column, a turn──▶ worker: steps its rows, writes the columns
+    caller ──actions in shared columns, a turn──▶ worker: steps its rows, writes the columns
            ◀────────a turn, and a message with what columns cannot hold────────┘
 
 While the workers run, the caller's thread steps a shard itself, unless there is a deadline to
-watch, or the caller asked for a number of workers.
+watch, or the caller asked for a number of workers. That shard also shows what steps cost without
+workers: if they would be faster, a warning is logged once.
 """
 
 from __future__ import annotations
 
+import logging
+import statistics
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, final
+from typing import Any, ClassVar, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +28,8 @@ from envweave.types import ResetResult, State, StepResult, ToolResult
 from envweave.vector import BatchTransport, StepBatch
 from envweave.vector.arguments import ResetKwargs
 from envweave.vector.batch import RowStatus, Tick, tick_of
-from envweave.vector.columns import Arrays, Columns, Layout, LayoutMismatchError
+from envweave.vector.columns import Arrays, Columns, Layout
+from envweave.vector.process.action_columns import action_columns
 from envweave.vector.process.row_state import (
     MergedRows,
     RowState,
@@ -34,18 +38,62 @@ from envweave.vector.process.row_state import (
     gather,
     sorted_by_row,
 )
-from envweave.vector.process.shared_columns import SharedColumns, action_layout
+from envweave.vector.process.shared_columns import SharedColumns
 from envweave.vector.process.worker_pool import FinishedStep, WorkerPool
 from envweave.workers.launch import WorkerLostError
 from envweave.workers.main import WorkerInfo
 from envweave.workers.pickling import check_actions, specs_in, unpicklable_action
 from envweave.workers.shared_memory import SharedMemory
 
+logger = logging.getLogger("envweave.vector")
+
+TRIAL_STEPS = 200
+"""After how many steps to compare the time they took with that of a vector in this process."""
+
 
 class LocalShard(BatchTransport, Protocol):
     """The rows that the caller's own thread steps: the first ones."""
 
     sessions: Sequence[Session]
+
+
+@final
+class WorkerTrial:
+    """Compares the first steps of a vector with what they would take in the caller's process.
+
+    Args:
+        name: The environment's name in the warning.
+        num_envs: How many rows the vector has.
+        num_local: How many of them the caller's thread steps.
+    """
+
+    _warned: ClassVar[set[str]] = set()  # names, each warned about once
+
+    def __init__(self, name: str, num_envs: int, num_local: int) -> None:
+        self._name = name
+        self._num_envs = num_envs
+        self._share = num_envs / num_local
+        self._times_s: list[tuple[float, float]] = []
+
+    def note(self, step_s: float, local_s: float) -> bool:
+        """Note one step and the caller's part of it; return whether the trial is over."""
+        self._times_s.append((step_s, local_s * self._share))
+        if len(self._times_s) < TRIAL_STEPS:
+            return False
+        # Not the first ones: workers are still warming up.
+        taken, here = map(statistics.median, zip(*self._times_s[TRIAL_STEPS // 4 :], strict=True))
+        if here * 1.3 < taken and self._name not in self._warned:
+            self._warned.add(self._name)
+            logger.warning(
+                "a step of %d %s takes %.0f µs with backend='process', but would take about "
+                "%.0f µs in this process. Leave out backend='process' unless you need workers for "
+                "isolation.",
+                self._num_envs,
+                self._name,
+                taken * 1e6,
+                here * 1e6,
+            )
+        return True
 
 
 @final
@@ -73,9 +121,15 @@ class ProcessTransport:
         self._open_calls: set[int] = set()  # rows whose session waits for a tool result
         self._read = spec.read
         self._may_be_unpicklable = any(isinstance(one, AnySpec) for one in specs_in(spec))
-        self._packed: tuple[Any, Any] = (None, None)  # admitted actions, and their pickles
+        self._acts = action_columns(spec)
+        self._gathered: tuple[Any, Any] = (None, None)  # admitted actions, and their columns
+        self._packed: tuple[Any, Any] = (None, None)  # the same with pickles
         # Where any object is an action, a tool result that is not waited for still is not one.
         self._read_all = None if spec.contains(ToolResult("")) else spec.read_all
+        self._trial: WorkerTrial | None = None
+        if num_local:
+            self._trial = WorkerTrial(self.interface.name, rows.num_envs, num_local)
+        self._local_s = 0.0  # how long the local rows took in the last step
         self._sent: dict[int, Any] = {}  # the actions of local rows that wait for their turn
         self._passed_over = False  # whether some of these waited while the workers' were enough
         self._unclosed = CloseGuard(
@@ -103,9 +157,9 @@ class ProcessTransport:
         rows.fix(layout, observations)
         if self._memory is not None:  # it was interrupted the last time
             self._memory.close()
-        acts = action_layout(self.interface.action_spec)
-        self._memory = SharedMemory.of(SharedColumns.size(layout, acts, rows.num_envs))
-        shared = self._shared = SharedColumns(self._memory, layout, acts, rows.num_envs)
+        size = SharedColumns.size(layout, self._acts, rows.num_envs)
+        self._memory = SharedMemory.of(size)
+        shared = self._shared = SharedColumns(self._memory, layout, self._acts, rows.num_envs)
         if self._local is not None:
             self._local.fix(layout, observations[: self._num_local])
         for shard in self._pool.shards:
@@ -158,7 +212,10 @@ class ProcessTransport:
         """Return the actions in the form for the authors' `step`, or refuse; nothing changes."""
         admitted = self._admit(ids, actions)
         if self._may_be_unpicklable:
-            self._pack(admitted)
+            columns = self._acts.gather(admitted)
+            self._gathered = admitted, columns
+            if columns is None:
+                self._pack(admitted)
         return admitted
 
     def _pack(self, actions: list[Any]) -> None:
@@ -248,8 +305,20 @@ class ProcessTransport:
 
     def step(self, actions: Any) -> StepBatch:
         """Step each environment once, with a list or an array of actions."""
+        if self._trial is None:
+            return self._step(actions)
+        began_s = time.perf_counter()
+        batch = self._step(actions)
+        if self._trial is not None and self._trial.note(
+            time.perf_counter() - began_s, self._local_s
+        ):
+            self._trial = None
+        return batch
+
+    def _step(self, actions: Any) -> StepBatch:
         pool, local = self._pool, self._local
         if self._open_calls or self._several or not pool.is_calm:
+            self._trial = None  # not the path that is measured
             everyone = range(self._rows.num_envs)
             self.send(everyone, _listed(actions))
             return self._receive(len(everyone), None, in_order=True)
@@ -261,7 +330,9 @@ class ProcessTransport:
             pool.step_all(actions, packed if admitted is actions else None)
         part: MergedRows | None = None
         if local is not None:
+            began_s = time.perf_counter()
             batch = local.step(_listed(actions[: self._num_local]))
+            self._local_s = time.perf_counter() - began_s
             tick = tick_of(batch)
             is_plain = isinstance(pool.layout, Arrays) and not (tick.special or tick.infos)
             if is_plain and pool.await_all():
@@ -272,17 +343,19 @@ class ProcessTransport:
         return self._receive(self._rows.num_envs, None, part, in_order=True)
 
     def _write(self, actions: Any) -> bool:
-        """Write the workers' actions to their shared column; return whether they have one."""
-        shared, first = self._shared, self._num_local
-        if shared is None or not shared.actions:
+        """Write the workers' actions to their shared columns; return whether these hold them."""
+        if self._shared is None or not self._acts.kinds:
             return False
-        try:
-            column = actions[first:]
-            if not isinstance(column, np.ndarray):
-                column = shared.acts.gather(column)
-        except LayoutMismatchError:
+        first, columns = self._num_local, None
+        admitted, gathered = self._gathered
+        self._gathered = (None, None)
+        if admitted is not actions:
+            columns = self._acts.gather(actions[first:])
+        elif gathered is not None:
+            columns = [column[first:] for column in gathered]
+        if columns is None:
             return False
-        shared.actions[0][first:] = column
+        self._shared.write_actions(first, columns)
         return True
 
     def _plain(self, local: Tick | None) -> StepBatch:

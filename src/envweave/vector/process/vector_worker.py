@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
-from envweave.errors import EnvWeaveError, StateFailedError
+from envweave.errors import DefinitionError, EnvWeaveError, StateFailedError
 from envweave.registry import EnvSpec, MakeOptions
 from envweave.registry.plugins import load_path
 from envweave.session import Session
-from envweave.session.episode_tracker import with_autoreset
+from envweave.session.episodes import with_autoreset
 from envweave.types import ResetResult, State, StepResult
 from envweave.vector import BatchTransport, StepBatch
 from envweave.vector.arguments import ResetKwargs
 from envweave.vector.batch import tick_of
 from envweave.vector.columns import Arrays, Layout
+from envweave.vector.process.action_columns import ColumnKind, action_columns
 from envweave.vector.process.lazy_rows import is_rebuildable, is_rebuilt
 from envweave.vector.process.shared_columns import SharedColumns
 from envweave.vector.process.turns import TurnChannels, serve_turns
@@ -137,7 +138,7 @@ class VectorWorker:
     def _share(
         self,
         layout: Layout,
-        acts: Layout,
+        action_kinds: Sequence[ColumnKind],
         num_envs: int,
         fill: Mapping[int, Any],
         memory: SharedMemory,
@@ -148,6 +149,13 @@ class VectorWorker:
             for row, session in zip(self._rows, self._sessions, strict=True)
         ]
         self._transport.fix(layout, shown)
+        # From the spec here: an author's class may be another object in the caller's process.
+        acts = action_columns(self._transport.interface.action_spec)
+        if list(acts.kinds) != list(action_kinds):
+            raise DefinitionError(
+                f"{self._transport.interface.name} takes other actions in a worker process than "
+                "in the caller's. Let its factory make environments of one kind."
+            )
         self._shared = SharedColumns(memory, layout, acts, num_envs)
         self._sends_rows = not is_rebuildable(layout)
 
@@ -162,7 +170,7 @@ class VectorWorker:
         return refusals
 
     def step_all(self) -> StepExtras | None:
-        """Step every row, with the actions in their shared column."""
+        """Step every row, with the actions in their shared columns."""
         rows = slice(self._rows.start, self._rows.stop)
         assert self._shared is not None
         return self._publish(self._transport.step(self._shared.read_actions(rows)), rows)

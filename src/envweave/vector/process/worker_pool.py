@@ -10,15 +10,13 @@ from typing import Any, NamedTuple, final
 
 from envweave.errors import EnvironmentLostError, EnvWeaveError, StateFailedError, format_error
 from envweave.lifetime import OwnerProcess
-from envweave.session.episode_tracker import advance_seed, with_autoreset
-from envweave.session.episodes import Position
+from envweave.session.episodes import Position, advance_seed, with_autoreset
 from envweave.types import EpisodeEnd, ResetResult, State
 from envweave.vector.arguments import ResetKwargs
 from envweave.vector.columns import Layout
 from envweave.vector.process.row_state import MergedRows, RowState, from_results, from_worker
 from envweave.vector.process.shared_columns import SharedColumns
-from envweave.vector.process.turn_worker import TurnWorker
-from envweave.vector.process.turns import STEP_ALL, EventFd, TurnChannels, TurnTable
+from envweave.vector.process.turns import STEP_ALL, EventFd, TurnChannels, TurnTable, TurnWorker
 from envweave.vector.process.vector_worker import ResetOutcomes, StepExtras
 from envweave.workers.launch import CLOSE_S, WorkerLostError
 from envweave.workers.main import WorkerInfo
@@ -99,7 +97,7 @@ class WorkerShard:
         assert self._memory is not None
         layout, count = self._shared.layout, len(self._shared.rewards)
         worker = self._worker()
-        worker.send("share", layout, self._shared.acts, count, fill, fd=self._memory.fd)
+        worker.send("share", layout, self._shared.acts.kinds, count, fill, fd=self._memory.fd)
         worker.reply(timeout_s=self._timeout_s)
 
     def respawn(self, resets: ResetKwargs, notify: Callable[[], None]) -> None:

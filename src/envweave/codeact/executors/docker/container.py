@@ -1,4 +1,4 @@
-"""A container that runs code: started, spoken with, and removed."""
+"""A container that runs code: its start, its messages and its removal."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from envweave.providers.docker.engine import (
     EngineRefusedError,
     NoSuchContainerError,
 )
-from envweave.providers.docker.options import DockerOptions, check_image_name, shown
+from envweave.providers.docker.options import DockerOptions, check_image_name, format_size
 from envweave.providers.health import log_tail
 from envweave.sandbox.config import Profile, WantedIsolation
 from envweave.sandbox.limits import MEGABYTE
@@ -62,12 +62,12 @@ MAKE_S = 60.0
 """How long a session may take to start."""
 
 _SETTLE_S = 3.0
-_LOOK_EVERY_S = 0.05
+_POLL_EVERY_S = 0.05
 _SPARE_BYTES = 256 * MEGABYTE
 _SPARE_FOLDER_BYTES = 16 * MEGABYTE
 _SPARE_PIDS = 64
 _USERS = range(20_000, 60_000)
-_OUT_OF_MEMORY = 137  # killed by SIGKILL, as the kernel does it then
+_OUT_OF_MEMORY = 137  # SIGKILL by the kernel
 _ERRORS: dict[str, type[EnvWeaveError]] = {
     "OptionError": OptionError,
     "IsolationError": IsolationError,
@@ -144,16 +144,16 @@ class _ContainerLease:
             except StartupError as error:
                 return ExitReason("lost", why=f"{self.which} is gone: {error}")
             if state["Status"] in ("exited", "dead"):
-                return self._ending(state)
+                return self._describe_exit(state)
             if time.monotonic() >= ends_s:
                 return ExitReason("lost", why=f"the connection to {self.which} was lost")
-            time.sleep(_LOOK_EVERY_S)  # the engine reports an exit with a delay
+            time.sleep(_POLL_EVERY_S)  # the engine reports an exit with a delay
 
-    def _ending(self, state: dict[str, Any]) -> ExitReason:
+    def _describe_exit(self, state: dict[str, Any]) -> ExitReason:
         code = state.get("ExitCode")
         if state.get("OOMKilled") and code == _OUT_OF_MEMORY:
             # Except for the headroom, all memory in there is the code's.
-            limit = shown(int(self._memory))
+            limit = format_size(int(self._memory))
             return ExitReason("memory", why=f"{self.which} exceeded its memory limit of {limit}")
         error = f": {state['Error']}" if state.get("Error") else ""
         return ExitReason("lost", why=f"{self.which} exited with code {code}{error}")
@@ -175,8 +175,8 @@ class _ContainerLease:
 class ExecutorContainer:
     """A container with a sandbox in it, which makes one session at a time.
 
-    It is removed by `close`, when it is garbage-collected, and when the process ends. If that was
-    killed, the next start of a container removes it; its program ends without its host.
+    It is removed by `close`, when it is garbage-collected, and when the process ends. If the
+    process was killed, its program exits, and the next start of a container removes it.
 
     Attributes:
         name: Its name in the engine.
@@ -190,21 +190,21 @@ class ExecutorContainer:
 
     def __init__(self, options: ContainerOptions) -> None:
         engine = Engine(options.docker_host)
-        self._held = _ContainerLease(engine, options)
-        self.name = self._held.name
+        self._lease = _ContainerLease(engine, options)
+        self.name = self._lease.name
         self.is_used = False
         try:
             remove_leftovers(engine)
             look_up(engine, options.image)
-            self._line = _start(engine, self._held, options)
+            self._mux = _start(engine, self._lease, options)
         except BaseException:
             engine.close()
             raise
         self._unclosed = CloseGuard(
             self,
-            partial(_end, self._held, self._line),
-            f"The container {self._held.name} was dropped without close(). Close the environment "
-            "that it runs the code of.",
+            partial(_end, self._lease, self._mux),
+            f"The container {self._lease.name} was dropped without close(). Close the environment "
+            "that uses it.",
             at_exit=AtExit.WARN,
         )
         try:
@@ -216,7 +216,7 @@ class ExecutorContainer:
     @property
     def is_gone(self) -> bool:
         """Whether it can no longer start sessions."""
-        return self._line.is_over
+        return self._mux.is_over
 
     def make(self, seed: int | None, tools: Sequence[ToolSignature]) -> ContainerHandle:
         """Return a new session. The one before is ended.
@@ -226,61 +226,61 @@ class ExecutorContainer:
             SandboxError: It cannot be made.
         """
         self.is_used = True
-        body = ContainerHandle(self._line.send)
-        self._line.adopt(body)
+        session = ContainerHandle(self._mux.send)
+        self._mux.adopt(session)
         try:
-            answer = self._line.ask(Make(body.number, seed, list(tools)), MAKE_S)
-            if not isinstance(answer, SessionMade) or answer.number != body.number:
-                raise _refusal(answer)
-            body.work = answer.work
+            answer = self._mux.ask(Make(session.number, seed, list(tools)), MAKE_S)
+            if not isinstance(answer, SessionMade) or answer.number != session.number:
+                raise _make_error(answer)
+            session.work = answer.work
         except BaseException:
-            body.release()
+            session.release()
             raise
-        return body
+        return session
 
     def close(self) -> None:
-        """End it, and leave nothing behind. Harmless twice, and in a forked copy of the host."""
+        """Remove it. Harmless twice, and in a forked process."""
         if self._unclosed.disarm():
-            _end(self._held, self._line)
+            _end(self._lease, self._mux)
 
     def _open(self, options: ContainerOptions) -> Isolation:
-        wanted = options.sandbox
+        sandbox = options.sandbox
         try:
-            hello = self._line.ask(None, START_S)
-            if not isinstance(hello, RelayInfo):
-                raise _refusal(hello)
-            _refuse_other(hello, options.image)
-            answer = self._line.ask(
+            info = self._mux.ask(None, START_S)
+            if not isinstance(info, RelayInfo):
+                raise _make_error(info)
+            _check_version(info, options.image)
+            answer = self._mux.ask(
                 Open(
-                    dataclasses.asdict(wanted.limits),
-                    list(wanted.preload),
-                    list(wanted.packages)
-                    if isinstance(wanted.packages, tuple)
-                    else wanted.packages,
-                    list(wanted.private),
-                    wanted.profile,
-                    wanted.isolation,
+                    dataclasses.asdict(sandbox.limits),
+                    list(sandbox.preload),
+                    list(sandbox.packages)
+                    if isinstance(sandbox.packages, tuple)
+                    else sandbox.packages,
+                    list(sandbox.private),
+                    sandbox.profile,
+                    sandbox.isolation,
                 ),
                 START_S,
             )
         except SessionLostError as error:
             raise StartupError(
-                f"A container of {options.image!r} cannot run code: {error} The image must have "
-                f"envweave, as those built on {DEFAULT_IMAGE} have.{log_tail(self._line.errors())}"
+                f"A container of {options.image!r} cannot run code: {error} The image must contain "
+                f"envweave, as images built on {DEFAULT_IMAGE} do.{log_tail(self._mux.errors())}"
             ) from None
         if not isinstance(answer, Opened):
-            raise _refusal(answer)
-        if answer.tier == "none" != wanted.isolation:
+            raise _make_error(answer)
+        if answer.tier == "none" != sandbox.isolation:
             why = " ".join(answer.reasons)[:1000]
-            logger.warning("%s: the container is the only wall around code. %s", self.name, why)
+            logger.warning("%s: only the container isolates the code. %s", self.name, why)
         return answer.tier
 
 
 def look_up(engine: Engine, image: str) -> None:
-    """Make sure that there is an image.
+    """Check that the engine has the image.
 
     Raises:
-        StartupError: There is none; the message says how to have it.
+        StartupError: It has not; the message says how to get it.
     """
     try:
         engine.image(image)
@@ -288,23 +288,23 @@ def look_up(engine: Engine, image: str) -> None:
         if image != DEFAULT_IMAGE or isinstance(error, EngineError):
             raise
         raise StartupError(
-            f"{error} Or name another image that has envweave: executor=DockerExecutor(image=…)."
+            f"{error} Or use another image with envweave: executor=DockerExecutor(image=…)."
         ) from None
 
 
-def _start(engine: Engine, held: _ContainerLease, options: ContainerOptions) -> StdioMux:
+def _start(engine: Engine, lease: _ContainerLease, options: ContainerOptions) -> StdioMux:
     """Start the container, and its program with it."""
     try:
-        engine.create(held.name, _config(options))
-        attached = engine.attach(held.name)
+        engine.create(lease.name, _config(options))
+        attached = engine.attach(lease.name)
         try:
-            engine.start(held.name)
+            engine.start(lease.name)
         except BaseException:
             attached.close()
             raise
-        return StdioMux(attached, held.why_gone, held.remove)
+        return StdioMux(attached, lease.why_gone, lease.remove)
     except BaseException as error:
-        held.remove()
+        lease.remove()
         if isinstance(error, EngineRefusedError | NoSuchContainerError):
             raise StartupError(
                 f"A container of {options.image!r} could not be started: {error}."
@@ -336,21 +336,21 @@ def _config(options: ContainerOptions) -> dict[str, Any]:
     }
 
 
-def _refuse_other(hello: RelayInfo, image: str) -> None:
+def _check_version(info: RelayInfo, image: str) -> None:
     here = version("envweave")
-    if (hello.version, hello.protocol) != (here, PROTOCOL):
+    if (info.version, info.protocol) != (here, PROTOCOL):
         raise StartupError(
-            f"The image {image!r} has envweave {hello.version[:40]!r}, and this is {here!r}: they "
-            "must be the same. Rebuild the image."
+            f"The image {image!r} has envweave {info.version[:40]!r}, but this is {here!r}; the "
+            "versions must be equal. Rebuild the image."
         )
 
 
-def _refusal(answer: FromContainer) -> EnvWeaveError:
+def _make_error(answer: FromContainer) -> EnvWeaveError:
     if isinstance(answer, Failed):
         return _ERRORS[answer.kind](answer.text)
     return SessionLostError("The program in the container sent an unexpected answer.")
 
 
-def _end(held: _ContainerLease, line: StdioMux) -> None:
-    line.close()
-    held.remove()
+def _end(lease: _ContainerLease, mux: StdioMux) -> None:
+    mux.close()
+    lease.remove()

@@ -55,31 +55,31 @@ class DockerSessions(SessionSource):
         # Held while a container or a session is started: a caller that was cancelled meanwhile may
         # call again, or close.
         self._lock = threading.Lock()
-        self._box: ExecutorContainer | None = None
+        self._container: ExecutorContainer | None = None
         self._is_closed = False
 
     @property
     def isolation(self) -> str:
         """`"docker"` and the isolation inside, such as `"docker+landlock"`."""
-        return "docker" if self._box is None else f"docker+{self._box.tier}"
+        return "docker" if self._container is None else f"docker+{self._container.tier}"
 
     @property
     def container(self) -> str | None:
         """The name of the container in the engine; `None` while there is none."""
-        return None if self._box is None else self._box.name
+        return None if self._container is None else self._container.name
 
     async def session(self, *, seed: int | None, tools: Functions) -> AsyncSession:
         """Return a fresh session."""
-        chosen = SandboxTools(tools)
-        body = await make_in_thread(lambda: self._body(seed, chosen), ContainerHandle.release)
+        table = SandboxTools(tools)
+        handle = await make_in_thread(lambda: self._make(seed, table), ContainerHandle.release)
         limits = self._options.sandbox.limits
         return AsyncSession(
-            body,
+            handle,
             limits,
-            chosen,
-            work=body.work,
+            table,
+            work=handle.work,
             explain=self._explain,
-            on_close=chosen.close,
+            on_close=table.close,
         )
 
     def _explain(self, module: str) -> str | None:
@@ -91,27 +91,30 @@ class DockerSessions(SessionSource):
             f"such package, or it is not visible; pass packages=[{name!r}]."
         )
 
-    def _body(self, seed: int | None, tools: SandboxTools) -> ContainerHandle:
-        faces = tools.signatures()
+    def _make(self, seed: int | None, tools: SandboxTools) -> ContainerHandle:
+        signatures = tools.signatures()
         with self._lock:
-            box = self._ready_box()
+            container = self._get_container()
             try:
-                return box.make(seed, faces)
+                return container.make(seed, signatures)
             except SessionLostError:
-                box.close()
-            return self._ready_box().make(seed, faces)  # it was lost since the last session
+                container.close()
+            # It was lost since the last session.
+            return self._get_container().make(seed, signatures)
 
-    def _ready_box(self) -> ExecutorContainer:
-        box = self._box
-        if box is not None and (box.is_gone or (box.tier == "none" and box.is_used)):
-            self._box = None
-            box.close()
-            box = None
-        if box is None:
+    def _get_container(self) -> ExecutorContainer:
+        container = self._container
+        if container is not None and (
+            container.is_gone or (container.tier == "none" and container.is_used)
+        ):
+            self._container = None
+            container.close()
+            container = None
+        if container is None:
             if self._is_closed:
                 raise SessionLostError("The container was closed.")
-            box = self._box = ExecutorContainer(self._options)
-        return box
+            container = self._container = ExecutorContainer(self._options)
+        return container
 
     def keep_private(self, modules: tuple[str, ...]) -> None:
         """Hide these modules in containers that are started later."""
@@ -123,13 +126,13 @@ class DockerSessions(SessionSource):
     async def close(self) -> None:
         """Remove the container."""
         self._is_closed = True
-        await asyncio.to_thread(self._leave_box)
+        await asyncio.to_thread(self._remove_container)
 
-    def _leave_box(self) -> None:
+    def _remove_container(self) -> None:
         with self._lock:
-            box, self._box = self._box, None
-            if box is not None:
-                box.close()
+            container, self._container = self._container, None
+            if container is not None:
+                container.close()
 
     def hold(self) -> Callable[[], None]:
         """Do nothing: containers are not shared."""

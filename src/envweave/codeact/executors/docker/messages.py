@@ -24,7 +24,7 @@ DATA_BYTES = 64 << 10
 """The most bytes of a session in one frame."""
 
 TEXT_CHARACTERS = 8 << 10
-"""The longest text."""
+"""The longest text of a message."""
 
 FRAME_BYTES = DATA_BYTES + 4 * TEXT_CHARACTERS + 1024
 """The longest frame that a host reads."""

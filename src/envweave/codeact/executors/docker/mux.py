@@ -1,8 +1,8 @@
-"""The host's end of a container's input and output: a thread that carries bytes, and trusts none.
+"""The host's end of the stdin and stdout of a container. It treats every byte as hostile.
 
-An engine hands on what a container prints in frames of its own. In those that are its output stand
-the frames of `docker_words`, and in some of these the bytes of a session, which go to a socket as
-if the session were at its other end: `AsyncSession` speaks with it as with any other.
+A thread copies the data. The engine sends the output of a container in frames, which separate
+stdout and stderr. The stdout contains the frames of `messages`, and some of these the bytes of a
+session. They are copied to a socket pair, so `AsyncSession` uses it like a local session.
 """
 
 from __future__ import annotations
@@ -36,38 +36,38 @@ from envweave.errors import BranchError, SessionLostError
 from envweave.lifetime import OwnerProcess
 from envweave.sandbox.processes.process import ExitReason
 from envweave.sandbox.processes.watcher import WatcherCalls
+from envweave.sandbox.protocol.encoding import encode
 from envweave.sandbox.protocol.framing import Frames
-from envweave.sandbox.protocol.plain_values import encode
 
-_DEATH_S = 30.0
+_EXIT_REASON_S = 30.0
 
 
 @final
 class ContainerHandle:
-    """The handle of a session that the program in a container started.
+    """The handle of a session that the relay in a container started.
 
-    What is sent to its socket goes to the session, and what the session says comes from there.
+    Its socket is connected to the session.
 
     Args:
-        say: Has a word sent to the program.
+        send: Sends a message to the relay.
 
     Attributes:
         number: Its id in the container, which cannot be guessed.
-        far: The other end of its socket, which the line reads and writes; `None` once it is gone.
-        beyond: The limit that it is beyond, as far as the program told.
+        remote: The other end of its socket, for the mux; `None` once it is closed.
+        exceeded: The limit that the session exceeds, by the last report of the relay.
     """
 
-    def __init__(self, say: Callable[[ToContainer], None]) -> None:
+    def __init__(self, send: Callable[[ToContainer], None]) -> None:
         self.number = secrets.randbits(62)
         self.work: str | None = None
-        self.socket, far = socket.socketpair()
-        far.setblocking(False)  # noqa: FBT003 - the standard library's
-        self.far: socket.socket | None = far
-        self.beyond: Literal["disk", "memory"] | None = None
-        self._send = say
+        self.socket, remote = socket.socketpair()
+        remote.setblocking(False)  # noqa: FBT003 - the standard library's
+        self.remote: socket.socket | None = remote
+        self.exceeded: Literal["disk", "memory"] | None = None
+        self._send = send
         self._owner = OwnerProcess()
         self._is_killed = False
-        self._death = ExitReason("lost", why="its container did not say what became of it")
+        self._exit_reason = ExitReason("lost", why="its container did not report why it ended")
         self._is_over = threading.Event()
 
     # Called by the session. See `SessionHandle`.
@@ -75,7 +75,7 @@ class ContainerHandle:
     is_stopped = False
 
     def watch(self, calls: WatcherCalls, in_use: threading.Lock) -> None:
-        """Do nothing: the limits of its container hold while no run is open too."""
+        """Do nothing: the limits of its container also apply between runs."""
 
     def wake(self) -> None:
         """Do nothing: it is never stopped."""
@@ -92,17 +92,17 @@ class ContainerHandle:
 
     def exit_reason(self) -> ExitReason:
         """Return why it is gone."""
-        if not self._is_over.wait(_DEATH_S):
+        if not self._is_over.wait(_EXIT_REASON_S):
             self.kill()
-        return self._death
+        return self._exit_reason
 
     def excess(self) -> Literal["disk", "memory"] | None:
         """Return the limit that it exceeded at the last check, and request another check."""
-        if self.beyond is None:
+        if self.exceeded is None:
             self._send(InspectRequest(self.number))
-        return self.beyond
+        return self.exceeded
 
-    def branch(self, seed: int | None, deadline: float) -> NoReturn:  # noqa: ARG002 - of Body
+    def branch(self, seed: int | None, deadline: float) -> NoReturn:  # noqa: ARG002 - of SessionHandle
         """Refuse.
 
         Raises:
@@ -119,84 +119,84 @@ class ContainerHandle:
 
     def hang_up(self) -> None:
         """Signal the end of the data to the reader."""
-        far, self.far = self.far, None
-        if far is not None:
+        remote, self.remote = self.remote, None
+        if remote is not None:
             with contextlib.suppress(OSError):
-                far.shutdown(socket.SHUT_RDWR)
-            far.close()
+                remote.shutdown(socket.SHUT_RDWR)
+            remote.close()
 
-    def end(self, death: ExitReason) -> None:
+    def end(self, reason: ExitReason) -> None:
         """Record why it ended, and signal the end of the data to the reader."""
         if not self._is_over.is_set():
-            self._death = death
+            self._exit_reason = reason
             self._is_over.set()
         self.hang_up()
 
 
 KILL_S = 20.0
-"""How long a session may take to be gone after it was killed; then its container is removed."""
+"""How long a session may take to end after it was killed; then its container is removed."""
 
 _JOIN_S = 10.0
 _ERRORS_KEPT = 8 << 10
-_OUTPUT, _ERRORS = 1, 2
+_STDOUT, _STDERR = 1, 2
 _read: msgspec.msgpack.Decoder[FromContainer] = msgspec.msgpack.Decoder(FromContainer)
 
 
 class ChannelClosed(Exception):  # noqa: N818 - an event, not a failure of ours
     """The other end is gone, or violated the protocol."""
 
-    def __init__(self, death: ExitReason | None) -> None:
-        super().__init__(str(death))
-        self.death = death
+    def __init__(self, reason: ExitReason | None) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
 
 
 @final
 class StdioMux:
-    """A line to the program in one container.
+    """Multiplexes messages and the bytes of a session over the stdio of one container.
 
-    Its methods may be called by any thread; none but `ask` and `close` waits for anything.
+    Thread-safe; only `ask` and `close` block.
 
     Args:
-        attached: The container's input and output. Closed with the line.
-        look: Returns why the container no longer answers, after it closed the stream.
-        let_go: Called once by the line's own thread, when it is over and not by `close`.
-        kill_s: How long a session may take to be gone after it was killed.
+        attached: The container's stdin and stdout. Closed with the mux.
+        find_reason: Returns why the container no longer answers, after it closed the stream.
+        on_lost: Called once in the thread of the mux, when it ended other than by `close`.
+        kill_s: How long a session may take to end after it was killed.
     """
 
     def __init__(
         self,
         attached: socket.socket,
-        look: Callable[[], ExitReason],
-        let_go: Callable[[], None],
+        find_reason: Callable[[], ExitReason],
+        on_lost: Callable[[], None],
         kill_s: float = KILL_S,
     ) -> None:
         attached.setblocking(False)  # noqa: FBT003 - the standard library's
         self._attached = attached
-        self._look = look
-        self._let_go = let_go
+        self._find_reason = find_reason
+        self._on_lost = on_lost
         self._kill_s = kill_s
         self._streams = Streams()
         self._frames = Frames(FRAME_BYTES)
         self._out: deque[memoryview] = deque()  # to the container
         self._in: deque[memoryview] = deque()  # to the session's socket
-        self._orders: deque[ToContainer | ContainerHandle] = deque()  # of other threads
+        self._queue: deque[ToContainer | ContainerHandle] = deque()  # from other threads
         self._answers: queue.SimpleQueue[FromContainer | None] = queue.SimpleQueue()
-        self._is_asked = False
-        self._asking = threading.Lock()  # held from a request to its answer
-        self._body: ContainerHandle | None = None
+        self._is_awaiting = False
+        self._request_lock = threading.Lock()  # held from a request to its answer
+        self._session: ContainerHandle | None = None
         self._dying: dict[int, float] = {}
         self._is_closing = False
-        self._death: ExitReason | None = None
-        self._wakes, self._woken = socket.socketpair()
-        self._wakes.setblocking(False)  # noqa: FBT003 - the standard library's
+        self._exit_reason: ExitReason | None = None
+        self._waker, self._woken = socket.socketpair()
+        self._waker.setblocking(False)  # noqa: FBT003 - the standard library's
         self._woken.setblocking(False)  # noqa: FBT003 - the standard library's
-        self._thread = threading.Thread(target=self._carry, name="envweave-container", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="envweave-container", daemon=True)
         self._thread.start()
 
     @property
     def is_over(self) -> bool:
         """Whether the connection is closed."""
-        return not self._thread.is_alive() or self._death is not None
+        return not self._thread.is_alive() or self._exit_reason is not None
 
     def errors(self) -> list[str]:
         """Return the last lines of the program's stderr."""
@@ -205,17 +205,17 @@ class StdioMux:
 
     def send(self, message: ToContainer) -> None:
         """Queue a message. It is dropped if the connection is closed."""
-        self._orders.append(message)
+        self._queue.append(message)
         self._wake()
 
     def ask(self, message: ToContainer | None, timeout_s: float) -> FromContainer:
         """Send a message, if any, and wait for the answer.
 
         Raises:
-            SessionLostError: There is none, or none in time: then the line is over.
+            SessionLostError: The connection is closed, or no answer came in time, which closes it.
         """
-        with self._asking:
-            self._is_asked = True
+        with self._request_lock:
+            self._is_awaiting = True
             if message is not None:
                 self.send(message)
             try:
@@ -226,14 +226,14 @@ class StdioMux:
                     f"The program in the container did not answer within {timeout_s:g} s."
                 ) from None
             finally:
-                self._is_asked = False
+                self._is_awaiting = False
         if answer is None:
-            raise SessionLostError(f"{self._death or 'The container was closed'}.")
+            raise SessionLostError(f"{self._exit_reason or 'The container was closed'}.")
         return answer
 
-    def adopt(self, body: ContainerHandle) -> None:
-        """Carry the bytes of this session from now on, and of no other."""
-        self._orders.append(body)
+    def adopt(self, session: ContainerHandle) -> None:
+        """Copy the bytes of this session from now on, and of no other."""
+        self._queue.append(session)
         self._wake()
 
     def close(self) -> None:
@@ -244,46 +244,46 @@ class StdioMux:
             self._thread.join(_JOIN_S)
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # it has been woken before, or is gone
-            self._wakes.send(b"w")
+        with contextlib.suppress(OSError):  # it is awake already, or closed
+            self._waker.send(b"w")
 
     # The rest runs in the thread of the connection only.
 
-    def _carry(self) -> None:
-        death: ExitReason | None = None
+    def _run(self) -> None:
+        reason: ExitReason | None = None
         try:
             self._serve()
-        except ChannelClosed as over:
-            death = over.death
+        except ChannelClosed as closed:
+            reason = closed.reason
         except OSError:
-            death = None  # it was cut at the other end
-        except Exception as error:  # noqa: BLE001 - hostile bytes may raise whatever a decoder can
-            death = ExitReason(
-                "closed", why=f"it sent the host what cannot be read ({_named(error)})"
+            reason = None  # the other end closed it
+        except Exception as error:  # noqa: BLE001 - a decoder may raise anything
+            reason = ExitReason(
+                "closed", why=f"it sent invalid data to the host ({type(error).__name__})"
             )
-        if not self._is_closing and death is None:
-            death = self._look()
-        self._end(death or ExitReason("lost", why="its container was closed"))
+        if not self._is_closing and reason is None:
+            reason = self._find_reason()
+        self._end(reason or ExitReason("lost", why="its container was closed"))
 
-    def _end(self, death: ExitReason) -> None:
-        self._death = death
-        if self._body is not None:
-            self._body.end(death)
-        self._take_orders_in_vain(death)
+    def _end(self, reason: ExitReason) -> None:
+        self._exit_reason = reason
+        if self._session is not None:
+            self._session.end(reason)
+        self._end_queued(reason)
         self._answers.put(None)
         with contextlib.suppress(OSError):
-            self._attached.shutdown(socket.SHUT_RDWR)  # a fork may have copies of it
+            self._attached.shutdown(socket.SHUT_RDWR)  # a forked process may have copies of it
         self._attached.close()
-        self._wakes.close()
+        self._waker.close()
         self._woken.close()
         if not self._is_closing:
-            self._let_go()
+            self._on_lost()
 
-    def _take_orders_in_vain(self, death: ExitReason) -> None:
-        while self._orders:
-            order = self._orders.popleft()
-            if isinstance(order, ContainerHandle):
-                order.end(death)
+    def _end_queued(self, reason: ExitReason) -> None:
+        while self._queue:
+            item = self._queue.popleft()
+            if isinstance(item, ContainerHandle):
+                item.end(reason)
 
     def _serve(self) -> None:
         while not self._is_closing:
@@ -291,78 +291,80 @@ class StdioMux:
             if self._woken in ready:
                 with contextlib.suppress(BlockingIOError):
                     self._woken.recv(4096)
-            self._take_orders()
+            self._handle_queue()
             if self._attached in ready and not self._in:
-                self._hear()
-            self._read_on()
-            self._hear_host()
+                self._receive()
+            self._handle_frames()
+            self._receive_from_host()
             self._flush()
 
     def _wait(self) -> set[socket.socket]:
         """Wait until there is something to do.
 
-        What neither side takes is not added to: one that floods the other waits.
+        Backpressure: a side is not read while its data is still unsent to the other.
         """
-        lines = {self._woken: select.POLLIN}
-        wanted = (0 if self._in else select.POLLIN) | (select.POLLOUT if self._out else 0)
-        if wanted:
-            lines[self._attached] = wanted
-        far = None if self._body is None else self._body.far
-        wanted = (0 if self._out else select.POLLIN) | (select.POLLOUT if self._in else 0)
-        if far is not None and wanted:
-            lines[far] = wanted
-        waiting = select.poll()
+        sockets = {self._woken: select.POLLIN}
+        events = (0 if self._in else select.POLLIN) | (select.POLLOUT if self._out else 0)
+        if events:
+            sockets[self._attached] = events
+        remote = None if self._session is None else self._session.remote
+        events = (0 if self._out else select.POLLIN) | (select.POLLOUT if self._in else 0)
+        if remote is not None and events:
+            sockets[remote] = events
+        poll = select.poll()
         by_descriptor = {}
-        for line, wanted in lines.items():
-            waiting.register(line, wanted)
-            by_descriptor[line.fileno()] = line
-        return {by_descriptor[one] for one, _ in waiting.poll(self._patience_ms())}
+        for one, events in sockets.items():
+            poll.register(one, events)
+            by_descriptor[one.fileno()] = one
+        return {by_descriptor[number] for number, _ in poll.poll(self._timeout_ms())}
 
-    def _patience_ms(self) -> float | None:
+    def _timeout_ms(self) -> float | None:
         if not self._dying:
             return None
         left_s = min(self._dying.values()) - time.monotonic()
         if left_s <= 0:
             raise ChannelClosed(
-                ExitReason("closed", why=f"it was killed, and not gone in {self._kill_s:g} s")
+                ExitReason(
+                    "closed", why=f"it was killed, and did not end within {self._kill_s:g} s"
+                )
             )
         return 1000 * left_s + 1
 
-    def _take_orders(self) -> None:
-        while self._orders:
-            order = self._orders.popleft()
-            if isinstance(order, ContainerHandle):
-                self._leave_body(ExitReason("unknown"))
-                self._body = order
+    def _handle_queue(self) -> None:
+        while self._queue:
+            item = self._queue.popleft()
+            if isinstance(item, ContainerHandle):
+                self._end_session(ExitReason("unknown"))
+                self._session = item
                 continue
-            if isinstance(order, Kill):
-                body = self._body
-                if body is None or body.number != order.number:
+            if isinstance(item, Kill):
+                session = self._session
+                if session is None or session.number != item.number:
                     continue  # it is gone
-                self._leave_body(ExitReason("unknown"))
-                self._dying[order.number] = time.monotonic() + self._kill_s
-            self._out.append(memoryview(encode(order)))
+                self._end_session(ExitReason("unknown"))
+                self._dying[item.number] = time.monotonic() + self._kill_s
+            self._out.append(memoryview(encode(item)))
 
-    def _leave_body(self, death: ExitReason) -> None:
-        body, self._body = self._body, None
+    def _end_session(self, reason: ExitReason) -> None:
+        session, self._session = self._session, None
         self._in.clear()
-        if body is not None:
-            body.end(death)
+        if session is not None:
+            session.end(reason)
 
-    def _hear(self) -> None:
-        """Read what the container sends."""
+    def _receive(self) -> None:
+        """Read data from the container."""
         try:
             data = self._attached.recv(4 * DATA_BYTES)
         except BlockingIOError:
             return
         if not data:
-            if self._body is not None:
-                self._body.hang_up()  # readers need not wait until the reason is known
+            if self._session is not None:
+                self._session.hang_up()  # readers need not wait until the reason is known
             raise ChannelClosed(None)
-        self._frames.feed(self._streams.output_of(data))
+        self._frames.feed(self._streams.take_stdout(data))
 
-    def _read_on(self) -> None:
-        """Handle messages of the container, unless the session has bytes to read first."""
+    def _handle_frames(self) -> None:
+        """Handle messages of the container, until the session's reader has to read first."""
         self._feed()
         while not self._in:
             frame = self._frames.next()
@@ -372,48 +374,48 @@ class StdioMux:
             self._feed()
 
     def _handle(self, message: FromContainer) -> None:
-        body = self._body
+        session = self._session
         if isinstance(message, Data):
-            if body is not None and message.number == body.number:
+            if session is not None and message.number == session.number:
                 self._in.append(memoryview(message.data))
         elif isinstance(message, SessionEnded):
             self._dying.pop(message.number, None)
-            if body is not None and message.number == body.number:
-                self._leave_body(ExitReason(message.kind, message.code))
+            if session is not None and message.number == session.number:
+                self._end_session(ExitReason(message.kind, message.code))
         elif isinstance(message, LimitExceeded):
-            if body is not None and message.number == body.number:
-                body.beyond = message.limit
-        elif self._is_asked:
-            self._is_asked = False
+            if session is not None and message.number == session.number:
+                session.exceeded = message.limit
+        elif self._is_awaiting:
+            self._is_awaiting = False
             self._answers.put(message)
         else:
             raise ValueError("an unexpected answer")
 
     def _feed(self) -> None:
         """Write the session's bytes to its reader."""
-        far = None if self._body is None else self._body.far
-        if far is None:
+        remote = None if self._session is None else self._session.remote
+        if remote is None:
             self._in.clear()
             return
         try:
-            _send(far, self._in)
+            _send(remote, self._in)
         except OSError:
-            self._in.clear()  # the reader is gone, and has it killed
+            self._in.clear()  # the reader is gone; it kills the session
 
-    def _hear_host(self) -> None:
-        body = self._body
-        if body is None or body.far is None or self._out:
+    def _receive_from_host(self) -> None:
+        session = self._session
+        if session is None or session.remote is None or self._out:
             return
         try:
-            data = body.far.recv(DATA_BYTES)
+            data = session.remote.recv(DATA_BYTES)
         except BlockingIOError:
             return
         except OSError:
             data = b""
         if data:
-            self._out.append(memoryview(encode(Data(body.number, data))))
+            self._out.append(memoryview(encode(Data(session.number, data))))
         else:
-            body.hang_up()
+            session.hang_up()
 
     def _flush(self) -> None:
         _send(self._attached, self._out)
@@ -421,10 +423,10 @@ class StdioMux:
 
 @final
 class Streams:
-    """Separates stdout and stderr of a container in what an engine sends.
+    """Separates the stdout and the stderr of a container in the engine's frames.
 
     Attributes:
-        errors: The last of the latter.
+        errors: The end of the stderr.
     """
 
     def __init__(self) -> None:
@@ -433,8 +435,8 @@ class Streams:
         self._left = 0
         self._stream = 0
 
-    def output_of(self, data: bytes) -> bytes:
-        """Return what of this the container wrote to its output."""
+    def take_stdout(self, data: bytes) -> bytes:
+        """Return the bytes of the container's stdout in this data."""
         output = []
         at = 0
         while at < len(data):
@@ -450,28 +452,24 @@ class Streams:
             part = data[at : at + self._left]
             at += len(part)
             self._left -= len(part)
-            if self._stream == _OUTPUT:
+            if self._stream == _STDOUT:
                 output.append(part)
-            elif self._stream == _ERRORS:
+            elif self._stream == _STDERR:
                 self.errors += part
                 del self.errors[:-_ERRORS_KEPT]
         return b"".join(output)
 
 
-def _send(line: socket.socket, pending: deque[memoryview]) -> None:
-    """Send what can be sent at once.
+def _send(connection: socket.socket, pending: deque[memoryview]) -> None:
+    """Send as much as possible without blocking.
 
     Raises:
         OSError: The other end is gone.
     """
     with contextlib.suppress(BlockingIOError):
         while pending:
-            rest = pending[0][line.send(pending[0]) :]
+            rest = pending[0][connection.send(pending[0]) :]
             if rest:
                 pending[0] = rest
             else:
                 pending.popleft()
-
-
-def _named(error: Exception) -> str:
-    return type(error).__name__

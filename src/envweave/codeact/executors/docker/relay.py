@@ -1,8 +1,8 @@
 """The program in a container of `DockerExecutor`: it starts sessions, and relays their data.
 
-It speaks with its host by standard input and output, in the words of `docker_words`. What a
-session and its host say to each other it does not read: it runs no tool, keeps no time and counts
-nothing, so code that takes it over has gained only the container. Its end of input is its end.
+It exchanges the messages of `messages` with the host over stdin and stdout. It does not read the
+data of a session: it runs no tools, measures no time and counts nothing, so code that takes it
+over gains only the container. It exits when its stdin is closed.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from envweave.sandbox.limits import Limits
 from envweave.sandbox.processes.factory import SessionFactory
 from envweave.sandbox.processes.process import SessionProcess
 from envweave.sandbox.processes.template import WallSetupError
+from envweave.sandbox.protocol.encoding import encode
 from envweave.sandbox.protocol.framing import Frames
-from envweave.sandbox.protocol.plain_values import encode
 from envweave.sandbox.walls import kernel
 from envweave.sandbox.walls.mounts import WORK
 
@@ -59,12 +59,11 @@ _read: msgspec.msgpack.Decoder[ToContainer] = msgspec.msgpack.Decoder(ToContaine
 class Relay:
     """Relays messages and bytes between the host and one session at a time.
 
-    Nothing here waits for one of them while the other may have something to say, but while a
-    session is made.
+    It never blocks on one of them while the other may send, except while a session is made.
 
     Args:
-        source: Where the host's words come from.
-        sink: Where they go to.
+        source: The descriptor of messages from the host.
+        sink: The descriptor of messages to the host.
     """
 
     def __init__(self, source: int, sink: int) -> None:
@@ -74,44 +73,44 @@ class Relay:
         self._sink = sink
         self._frames = Frames(_HOST_FRAME_BYTES)
         self._out: deque[memoryview] = deque()
-        self._in: deque[memoryview] = deque()  # what the session has yet to take
+        self._in: deque[memoryview] = deque()  # to the session
         self._factory: SessionFactory | None = None
-        self._body: SessionProcess | None = None
+        self._session: SessionProcess | None = None
         self._number = -1
-        self._oom = _Expendable()
+        self._oom = _OomScore()
         self._orphans = _Orphans()
 
     def serve(self) -> None:
         """Serve until the host disconnects; then end everything."""
         self._send(RelayInfo(version("envweave"), PROTOCOL))
         try:
-            while self._turn():
+            while self._run_once():
                 pass
         finally:
             self._end_session()
             if self._factory is not None:
                 self._factory.close()
 
-    def _turn(self) -> bool:
-        """Wait for something to do, and do it; return whether there will be more."""
-        waiting = select.poll()
-        waiting.register(self._source, select.POLLIN)
-        waiting.register(self._orphans.wakes, select.POLLIN)
+    def _run_once(self) -> bool:
+        """Wait for events and handle them; return false when the host has disconnected."""
+        poll = select.poll()
+        poll.register(self._source, select.POLLIN)
+        poll.register(self._orphans.wakeup, select.POLLIN)
         if self._out:
-            waiting.register(self._sink, select.POLLOUT)
-        if self._body is not None:
-            # What the host has not taken yet is not added to: a session that floods it waits.
-            wanted = select.POLLOUT if self._in else 0
-            wanted |= 0 if self._out else select.POLLIN
-            if wanted:
-                waiting.register(self._body.socket, wanted)
-        ready = {descriptor for descriptor, _ in waiting.poll()}
-        if self._orphans.wakes in ready:
+            poll.register(self._sink, select.POLLOUT)
+        if self._session is not None:
+            # Backpressure: a session is not read while its data is still unsent to the host.
+            events = select.POLLOUT if self._in else 0
+            events |= 0 if self._out else select.POLLIN
+            if events:
+                poll.register(self._session.socket, events)
+        ready = {descriptor for descriptor, _ in poll.poll()}
+        if self._orphans.wakeup in ready:
             self._orphans.reap(self._factory)
-        if self._body is not None and self._body.socket.fileno() in ready:
+        if self._session is not None and self._session.socket.fileno() in ready:
             self._feed()
-            self._hear_session()
-        if self._source in ready and not self._hear_host():
+            self._receive_from_session()
+        if self._source in ready and not self._receive_from_host():
             return False
         self._flush()
         return True
@@ -130,7 +129,7 @@ class Relay:
                 else:
                     self._out.popleft()
 
-    def _hear_host(self) -> bool:
+    def _receive_from_host(self) -> bool:
         try:
             data = os.read(self._source, 1 << 18)
         except BlockingIOError:
@@ -147,29 +146,29 @@ class Relay:
             try:
                 with self._oom.children():
                     self._send(
-                        self._opened(message) if isinstance(message, Open) else self._made(message)
+                        self._open(message) if isinstance(message, Open) else self._make(message)
                     )
             except (SandboxError, OptionError, WallSetupError, OSError) as error:
-                self._send(_failed(error))
+                self._send(_make_failed(error))
         elif isinstance(message, Kill):
             if message.number == self._number:
                 self._end_session()
             self._send(SessionEnded(message.number, "unknown", 0))
-        elif self._body is None or message.number != self._number:
+        elif self._session is None or message.number != self._number:
             return  # it is gone, and the host knows
         elif isinstance(message, Data):
             self._in.append(memoryview(message.data))
             self._feed()
         elif isinstance(message, Interrupt):
-            self._body.interrupt()
+            self._session.interrupt()
         elif isinstance(message, InspectRequest):
-            limit = self._body.excess()
+            limit = self._session.excess()
             if limit is not None:
                 self._send(LimitExceeded(message.number, limit))
 
     # Sessions
 
-    def _opened(self, message: Open) -> Opened:
+    def _open(self, message: Open) -> Opened:
         try:
             self._factory = SessionFactory(_options(message, message.isolation))
             reasons = list(self._factory.tier.reasons)
@@ -184,21 +183,21 @@ class Relay:
             _hide_memory()
         return Opened(tier.name, [one[:1000] for one in reasons[:4]])
 
-    def _made(self, message: Make) -> SessionMade:
+    def _make(self, message: Make) -> SessionMade:
         self._end_session()
         if self._factory is None:
             raise SandboxError("There is no sandbox yet.")
-        self._body = self._factory.make(message.seed, message.tools)
+        self._session = self._factory.make(message.seed, message.tools)
         self._number = message.number
-        return SessionMade(message.number, self._body.work or WORK)
+        return SessionMade(message.number, self._session.work or WORK)
 
     def _feed(self) -> None:
-        """Write the host's bytes to the session, as far as it takes them."""
-        assert self._body is not None
-        line = self._body.socket
+        """Write the host's bytes to the session, without blocking."""
+        assert self._session is not None
+        connection = self._session.socket
         try:
             while self._in:
-                sent = line.send(self._in[0], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                sent = connection.send(self._in[0], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
                 rest = self._in[0][sent:]
                 if rest:
                     self._in[0] = rest
@@ -207,14 +206,14 @@ class Relay:
         except BlockingIOError:
             return
         except OSError:
-            self._in.clear()  # it is gone; its end is read
+            self._in.clear()  # the session ended, which the next read reports
 
-    def _hear_session(self) -> None:
+    def _receive_from_session(self) -> None:
         if self._out:
             return
-        assert self._body is not None
+        assert self._session is not None
         try:
-            data = self._body.socket.recv(DATA_BYTES, socket.MSG_DONTWAIT)
+            data = self._session.socket.recv(DATA_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except OSError:
@@ -222,35 +221,35 @@ class Relay:
         if data:
             self._send(Data(self._number, data))
             return
-        death = self._body.exit_reason()
+        reason = self._session.exit_reason()
         self._end_session()
-        kind = "unknown" if death.kind == "lost" else death.kind
-        self._send(SessionEnded(self._number, kind, death.code))
+        kind = "unknown" if reason.kind == "lost" else reason.kind
+        self._send(SessionEnded(self._number, kind, reason.code))
 
     def _end_session(self) -> None:
-        body, self._body = self._body, None
+        session, self._session = self._session, None
         self._in.clear()
-        if body is not None:
-            body.release()
+        if session is not None:
+            session.release()
 
 
 class _Orphans:
     """Reaps orphaned processes: PID 1 of a container inherits them.
 
-    As process 1 it cannot be signalled from inside, even by code that breaks out.
+    As PID 1 it cannot be signalled from inside, even by code that breaks out.
 
     Attributes:
-        wakes: Can be read when there may be some.
+        wakeup: Readable when there may be some.
     """
 
     def __init__(self) -> None:
-        self.wakes, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.wakeup, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def reap(self, factory: SessionFactory | None) -> None:
         """Reap all but the templates, which the factory waits for."""
-        os.read(self.wakes, 4096)
+        os.read(self.wakeup, 4096)
         own = [] if factory is None else factory.template_pids()
         with contextlib.suppress(ChildProcessError):
             while True:
@@ -260,8 +259,8 @@ class _Orphans:
                 os.waitpid(found.si_pid, 0)
 
 
-class _Expendable:
-    """Has the kernel end what is started here before this process, where memory runs out."""
+class _OomScore:
+    """Makes the kernel kill child processes before this one when memory runs out."""
 
     def __init__(self) -> None:
         self._score = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
@@ -269,7 +268,7 @@ class _Expendable:
 
     @contextlib.contextmanager
     def children(self) -> Iterator[None]:
-        """Start processes that are to be ended first."""
+        """Let processes that are started within this block be killed first."""
         os.pwrite(self._score, b"1000", 0)
         try:
             yield
@@ -294,11 +293,11 @@ def _options(message: Open, isolation: WantedIsolation) -> SandboxConfig:
 
 
 def _hide_memory() -> None:
-    """Keep others of the same user from reading this process, and from using what it has open."""
+    """Prevent other processes of this user from reading its memory and its open files."""
     kernel.process_control(_SET_DUMPABLE, 0)
 
 
-def _failed(error: Exception) -> Failed:
+def _make_failed(error: Exception) -> Failed:
     text = (error.text if isinstance(error, WallSetupError) else str(error))[:TEXT_CHARACTERS]
     if isinstance(error, OptionError):
         return Failed("OptionError", text)
@@ -310,11 +309,11 @@ def _failed(error: Exception) -> Failed:
 def main() -> None:
     """Serve the host at the other end of standard input and output.
 
-    They are moved away first: what anybody prints, or reads, must not meet the host's words.
+    They are replaced first: other code that prints or reads must not disturb the messages.
     """
     source, sink = os.dup(0), os.dup(1)
-    nothing = os.open(Path(os.devnull), os.O_RDWR)
-    os.dup2(nothing, 0)
+    null = os.open(Path(os.devnull), os.O_RDWR)
+    os.dup2(null, 0)
     os.dup2(2, 1)
     Relay(source, sink).serve()
 

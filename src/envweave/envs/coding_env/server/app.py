@@ -2,7 +2,7 @@
 
     uvicorn envweave.envs.coding_env.server.app:app
 
-`envweave serve coding-v0` serves the same, and draws the line at loopback. The variable
+`envweave serve coding-v0` serves the same, and by default listens on loopback only. The variable
 `ENVWEAVE_CODING_PROFILE` names the profile, `shell` for a terminal.
 """
 

@@ -2,7 +2,7 @@
 
     uvicorn envweave.envs.echo_env.server.app:app
 
-`envweave serve echo-v0` serves the same, and draws the line at loopback.
+`envweave serve echo-v0` serves the same, and by default listens on loopback only.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Environments for tests, by theme. Worker processes and servers import them by name."""
