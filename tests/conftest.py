@@ -22,7 +22,7 @@ settings.load_profile("envweave")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SLOW_MARKS = ("slow", "docker", "kubernetes")
+SLOW_MARKS = ("slow", "docker", "kubernetes", "ray")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

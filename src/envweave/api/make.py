@@ -15,6 +15,7 @@ from envweave.api.options import (
     constructor_keywords,
     explain_collisions,
     flag,
+    ray_options,
     recipe,
     refuse_one_object,
     seconds,
@@ -23,7 +24,7 @@ from envweave.api.options import (
 )
 from envweave.api.packages import prepare_packages
 from envweave.errors import DefinitionError, EnvWeaveError, OptionError, format_error
-from envweave.registry import EnvSpec, MakeOptions, Registry, Remote
+from envweave.registry import EnvSpec, MakeOptions, RayOptions, Registry, Remote
 from envweave.registry.plugins import load_path
 from envweave.registry.spec import read_wait_s
 from envweave.vector import VectorEnv
@@ -139,6 +140,10 @@ def make(
     install: str = "never",
     venv: str | os.PathLike[str] | None = None,
     requirements: Sequence[str] = (),
+    address: str | None = None,
+    resources: Mapping[str, float] | None = None,
+    runtime_env: Mapping[str, Any] | None = None,
+    placement: str | None = None,
     kwargs: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> Env:
@@ -149,7 +154,8 @@ def make(
             `"unix://…"` are running servers; `"docker://IMAGE"` is the environment of an image.
         backend: Where it runs: `"inproc"`, the default unless the ID says where; `"process"`;
             `"http"`, at a server, which is started and stopped for you unless `base_url` names
-            one; `"docker_http"`, at a server in a container.
+            one; `"docker_http"`, at a server in a container; `"kubernetes"`, in a pod; `"ray"`,
+            on a Ray cluster.
         autoreset: Whether an end begins the next episode, in the same result.
         timeout_s: How many seconds each of the environment's own calls may take. A late call ends
             its episode as a `timeout`, and the environment is replaced. In-process, only for async
@@ -172,6 +178,10 @@ def make(
             started and stopped for you; `"auto"` for one in the user's cache.
         requirements: What to install into `venv="auto"`, as pip takes it; required unless the ID
             is `prime://`.
+        address: With `backend="ray"`, the cluster; see `make_vector`.
+        resources: With `backend="ray"`, what each worker claims on its node; see `make_vector`.
+        runtime_env: With `backend="ray"`, what Ray installs or copies for the workers.
+        placement: With `backend="ray"`, `"spread"` or `"pack"`; see `make_vector`.
         kwargs: Keywords for the environment's constructor, including those with the name of an
             option of `make`.
         **keywords: Passed to the environment's constructor too.
@@ -194,9 +204,12 @@ def make(
     remote = with_registered_server(spec, backend, remote)
     backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
+    ray, given = ray_options(
+        chosen, given, RayOptions(address, None, resources, runtime_env, placement)
+    )
     module = backend_module(chosen)
     options = MakeOptions(
-        flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote
+        flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote, ray=ray
     )
     return Env(module.connect(spec, given, options), spec.id)
 
@@ -220,6 +233,10 @@ def make_async(
     install: str = "never",
     venv: str | os.PathLike[str] | None = None,
     requirements: Sequence[str] = (),
+    address: str | None = None,
+    resources: Mapping[str, float] | None = None,
+    runtime_env: Mapping[str, Any] | None = None,
+    placement: str | None = None,
     kwargs: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> AsyncEnv:
@@ -235,9 +252,12 @@ def make_async(
     remote = with_registered_server(spec, backend, remote)
     backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
+    ray, given = ray_options(
+        chosen, given, RayOptions(address, None, resources, runtime_env, placement)
+    )
     module = backend_module(chosen)
     options = MakeOptions(
-        flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote
+        flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote, ray=ray
     )
     return AsyncEnv(module.connect_async(spec, given, options), spec.id)
 
@@ -267,6 +287,11 @@ def make_vector(
     install: str = "never",
     venv: str | os.PathLike[str] | None = None,
     requirements: Sequence[str] = (),
+    envs_per_worker: int | str | None = None,
+    address: str | None = None,
+    resources: Mapping[str, float] | None = None,
+    runtime_env: Mapping[str, Any] | None = None,
+    placement: str | None = None,
     kwargs: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> VectorEnv:
@@ -315,6 +340,17 @@ def make_vector(
             started and stopped for you; `"auto"` for one in the user's cache.
         requirements: What to install into `venv="auto"`, as pip takes it; required unless the ID
             is `prime://`.
+        envs_per_worker: With `backend="ray"`, how many environments each worker actor holds. By
+            default there is one actor for each processor of the cluster; `workers` sets their
+            number instead.
+        address: With `backend="ray"`, the cluster: `"auto"`, `"ray://HOST:PORT"` or
+            `"HOST:PORT"`. By default one that runs on this machine; else one is started, and
+            stopped with the last environment.
+        resources: With `backend="ray"`, what each worker claims on its node, such as
+            `{"CPU": 1}`; by default nothing. Without `"GPU"`, nodes that have one are left free.
+        runtime_env: With `backend="ray"`, what Ray installs or copies for the workers.
+        placement: With `backend="ray"`, `"spread"`, the default, distributes workers over all
+            nodes; `"pack"` fills one node after the other.
         kwargs: Keywords for each environment's constructor, including those with the name of an
             option.
         **keywords: Passed to each environment's constructor too.
@@ -333,6 +369,8 @@ def make_vector(
     remote = with_registered_server(spec, backend, remote)
     backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
+    ray = RayOptions(address, envs_per_worker, resources, runtime_env, placement)
+    ray, given = ray_options(chosen, given, ray)
     module = backend_module(chosen)
     if max_workers is not None:
         if workers not in (None, max_workers):
@@ -349,6 +387,7 @@ def make_vector(
         None if workers is None else whole_number("workers", workers),
         flag("copy", copy),
         remote,
+        ray,
     )
     batch = adapt_batch(env, num_envs, chosen, spec, options, given)
     if batch is not None:

@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from envweave.api.registration import spec as spec_of
 from envweave.errors import BackendNotFoundError, EnvWeaveError, OptionError, suggest
-from envweave.registry import EnvSpec, MadeElsewhere, ReadyMade, Registry, Remote
+from envweave.registry import EnvSpec, MadeElsewhere, RayOptions, ReadyMade, Registry, Remote
 from envweave.registry.plugins import BACKENDS, load_plugin, plugin_names
 from envweave.types import Observation
 
@@ -186,6 +186,23 @@ def choose_backend(
                     "name the server with base_url=…."
                 )
     return chosen, _with_isolation(kwargs, remote.isolation, chosen)
+
+
+def ray_options(
+    chosen: Any, kwargs: dict[str, Any], options: RayOptions
+) -> tuple[RayOptions, dict[str, Any]]:
+    """Return the options for Ray, and the keywords of an environment's constructor.
+
+    With another backend they can only be meant for the constructor, which refuses unknown ones.
+    """
+    if chosen == "ray":
+        return options, kwargs
+    given = {
+        field.name: value
+        for field in dataclasses.fields(options)
+        if (value := getattr(options, field.name)) is not None
+    }
+    return RayOptions(), {**kwargs, **given}
 
 
 def _implied_backend(

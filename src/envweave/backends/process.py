@@ -19,15 +19,22 @@ from envweave.vector.process.turns import (
     TurnChannels,
     TurnSlot,
     TurnTable,
+    TurnWorker,
     cores,
     spin_count,
 )
 from envweave.vector.process.worker_pool import WorkerPool, WorkerShard
 from envweave.vector.transport import AsyncTransport, Transport
-from envweave.workers.launch import WorkerLostError, WorkerProcess
+from envweave.workers.launch import WorkerLostError
 from envweave.workers.main import WorkerInfo
 from envweave.workers.pickling import pack_definition
-from envweave.workers.session_client import AsyncWorkerConnection, WorkerSlot
+from envweave.workers.session_client import (
+    AsyncWorkerConnection,
+    ProcessLauncher,
+    SessionLauncher,
+    SessionProcess,
+    WorkerSlot,
+)
 from envweave.workers.session_drivers import AsyncProcessDriver, ProcessDriver
 
 
@@ -51,7 +58,7 @@ def start_vector(
         EnvWeaveError: An environment could not be made; it is named, once.
     """
     num_workers, has_local = _plan(options, num_envs)
-    shards_rows = _split(num_envs, num_workers + has_local)
+    shards_rows = split_rows(num_envs, num_workers + has_local)
     worker_options = dataclasses.replace(options, workers=None)  # a worker starts no workers
     definitions = [
         pack_definition(spec, kwargs, worker_options, rows, num_envs) for rows in shards_rows
@@ -61,7 +68,8 @@ def start_vector(
 
     def shard(index: int, rows: range) -> WorkerShard:
         turns = TurnChannels(table, TurnSlot.of(index), EventFd.new(), event, spins)
-        return WorkerShard(turns, rows, definitions[index], options.timeout_s)
+        start = partial(TurnWorker, turns, definitions[index])
+        return WorkerShard(turns.slot, rows, start, turns.event.close, options.timeout_s)
 
     shards = [shard(index, rows) for index, rows in enumerate(shards_rows)]
     local: LocalShard | None = None
@@ -108,7 +116,8 @@ def _plan(options: MakeOptions, num_envs: int) -> tuple[int, bool]:
     return min(max(cores() - 1, 1), num_envs - 1), True
 
 
-def _split(num_envs: int, count: int) -> list[range]:
+def split_rows(num_envs: int, count: int) -> list[range]:
+    """Divide the rows of a vector among so many workers."""
     edges = [num_envs * i // count for i in range(count + 1)]
     return [range(low, high) for low, high in itertools.pairwise(edges)]
 
@@ -119,7 +128,7 @@ def _launch(shards: Sequence[WorkerShard]) -> None:
         for shard in shards:
             shard.launch()
     except WorkerLostError as loss:
-        raise _startup_error(loss) from None
+        raise startup_error(loss) from None
 
 
 def _await_ready(shards: Sequence[WorkerShard]) -> WorkerInfo:
@@ -131,7 +140,7 @@ def _await_ready(shards: Sequence[WorkerShard]) -> WorkerInfo:
     try:
         infos = [shard.await_ready() for shard in shards]
     except WorkerLostError as loss:
-        raise _startup_error(loss) from None
+        raise startup_error(loss) from None
     return infos[0]
 
 
@@ -142,7 +151,16 @@ def start_session(spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions
         EnvWeaveError: The environment could not be made.
     """
     definition = pack_definition(spec, kwargs, options, range(1), 1)
-    slot = WorkerSlot(definition, options.timeout_s)
+    return start_driver(ProcessLauncher(definition), options)
+
+
+def start_driver(launcher: SessionLauncher, options: MakeOptions) -> ProcessDriver:
+    """Start a worker, and return a driver for its only session.
+
+    Raises:
+        EnvWeaveError: The environment could not be made.
+    """
+    slot = WorkerSlot(launcher, options.timeout_s)
     return ProcessDriver(slot, _connect(slot), autoreset=options.autoreset)
 
 
@@ -155,14 +173,31 @@ def start_pool(
         EnvWeaveError: An environment could not be made.
     """
     worker_options = dataclasses.replace(options, workers=None)  # a worker starts no workers
-    shards_rows = _split(size, min(options.workers or cores(), size))
-    slots = [
-        WorkerSlot(pack_definition(spec, kwargs, worker_options, rows, size), options.timeout_s)
-        for rows in shards_rows
+    shards_rows = split_rows(size, min(options.workers or cores(), size))
+    definitions = [
+        pack_definition(spec, kwargs, worker_options, rows, size) for rows in shards_rows
     ]
-    workers: list[WorkerProcess] = []
+    launchers = [ProcessLauncher(definition) for definition in definitions]
+    return start_drivers(launchers, list(map(len, shards_rows)), options)
+
+
+def start_drivers(
+    launchers: Sequence[SessionLauncher], counts: Sequence[int], options: MakeOptions
+) -> list[AsyncProcessDriver]:
+    """Start workers side by side; return a driver for each of their sessions.
+
+    Args:
+        launchers: One for each worker.
+        counts: How many sessions each worker has.
+        options: How to run them.
+
+    Raises:
+        EnvWeaveError: An environment could not be made.
+    """
+    slots = [WorkerSlot(launcher, options.timeout_s) for launcher in launchers]
+    workers: list[SessionProcess] = []
     try:
-        for slot in slots:  # side by side
+        for slot in slots:
             workers.append(slot.launch())  # noqa: PERF401 - those that started are ended below
         infos = list(map(_connect, slots, workers))
     except BaseException as error:
@@ -171,30 +206,30 @@ def start_pool(
         for slot in slots:
             slot.end()
         if isinstance(error, WorkerLostError):
-            raise _startup_error(error) from None
+            raise startup_error(error) from None
         raise
     drivers: list[AsyncProcessDriver] = []
-    for slot, info, rows in zip(slots, infos, shards_rows, strict=True):
-        shared = AsyncWorkerConnection(slot, len(rows))
+    for slot, info, count in zip(slots, infos, counts, strict=True):
+        shared = AsyncWorkerConnection(slot, count)
         drivers += [
-            AsyncProcessDriver(shared, i, info, autoreset=options.autoreset)
-            for i in range(len(rows))
+            AsyncProcessDriver(shared, i, info, autoreset=options.autoreset) for i in range(count)
         ]
     return drivers
 
 
-def _connect(slot: WorkerSlot, worker: WorkerProcess | None = None) -> WorkerInfo:
+def _connect(slot: WorkerSlot, worker: SessionProcess | None = None) -> WorkerInfo:
     try:
         return slot.start(worker)
     except WorkerLostError as loss:
         slot.end()
-        raise _startup_error(loss) from None
+        raise startup_error(loss) from None
     except BaseException:
         slot.end()
         raise
 
 
-def _startup_error(loss: WorkerLostError) -> DefinitionError:
+def startup_error(loss: WorkerLostError) -> DefinitionError:
+    """Return what to raise if a worker was lost while it made its environments."""
     return DefinitionError(
         f"A worker process could not make its environments: {loss}. Its output is above."
     )

@@ -195,6 +195,26 @@ class Remote:
 
 
 @dataclass(frozen=True, slots=True)
+class RayOptions:
+    """How to run on a Ray cluster.
+
+    Attributes:
+        address: The cluster's address; `None` for one that is found, or started.
+        envs_per_worker: How many environments each worker actor holds; `"auto"` for as many as
+            give one actor per processor.
+        resources: What each worker actor claims on its node, by name.
+        runtime_env: What Ray installs or copies for the workers.
+        placement: `"spread"` or `"pack"`.
+    """
+
+    address: str | None = None
+    envs_per_worker: int | str | None = None
+    resources: Mapping[str, float] | None = None
+    runtime_env: Mapping[str, Any] | None = None
+    placement: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MakeOptions:
     """How to run an environment, as opposed to which one.
 
@@ -205,6 +225,7 @@ class MakeOptions:
         workers: How many processes or threads run them, if the backend uses several.
         copy: Whether a vector's observations are copies for the caller.
         remote: How to reach a server, if there is one.
+        ray: How to run on a Ray cluster.
     """
 
     autoreset: bool = False
@@ -213,6 +234,7 @@ class MakeOptions:
     workers: int | None = None
     copy: bool = True
     remote: Remote = Remote()
+    ray: RayOptions = RayOptions()
 
 
 def build(spec: EnvSpec, kwargs: Mapping[str, Any] | None = None) -> Any:

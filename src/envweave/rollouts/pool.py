@@ -18,6 +18,7 @@ from envweave.api.options import (
     choose_backend,
     constructor_keywords,
     explain_collisions,
+    ray_options,
     recipe,
     refuse_one_object,
     seconds,
@@ -39,7 +40,7 @@ from envweave.errors import (
     ToolCallOpenError,
 )
 from envweave.lifetime import AtExit, CloseGuard
-from envweave.registry import MakeOptions, Registry, Remote
+from envweave.registry import MakeOptions, RayOptions, Registry, Remote
 from envweave.registry.spec import read_wait_s
 from envweave.session import PrivateLoop
 from envweave.types import ResetResult, StepResult, Tasks
@@ -320,6 +321,11 @@ def pool(
     install: str = "never",
     venv: str | os.PathLike[str] | None = None,
     requirements: Sequence[str] = (),
+    envs_per_worker: int | str | None = None,
+    address: str | None = None,
+    resources: Mapping[str, float] | None = None,
+    runtime_env: Mapping[str, Any] | None = None,
+    placement: str | None = None,
     kwargs: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> Pool:
@@ -332,7 +338,8 @@ def pool(
         env: An ID, a class, or a function that makes one.
         size: How many environments, and so how many episodes run at the same time.
         backend: Where they run; see `make`. At a server, all of them share one connection.
-        workers: With `backend="process"`, how many processes run them; by default one per core.
+        workers: With `backend="process"` or `"ray"`, how many processes run them; by default one
+            per core.
         timeout_s: How long one call may take, on backends that can interrupt a call.
         max_episode_steps: Truncate every episode after this many steps.
         transform: Applied to every observation.
@@ -350,6 +357,13 @@ def pool(
         install: Whether packages may be installed; see `make`.
         venv: The virtual environment whose Python runs them; see `make`.
         requirements: What to install into `venv="auto"`; see `make`.
+        envs_per_worker: With `backend="ray"`, how many environments each worker actor holds. By
+            default there is one actor for each processor of the cluster; `workers` sets their
+            number instead.
+        address: With `backend="ray"`, the cluster; see `make_vector`.
+        resources: With `backend="ray"`, what each worker claims on its node; see `make_vector`.
+        runtime_env: With `backend="ray"`, what Ray installs or copies for the workers.
+        placement: With `backend="ray"`, `"spread"` or `"pack"`; see `make_vector`.
         kwargs: Keywords for each environment's constructor, including those with the name of an
             option.
         **keywords: Passed to each environment's constructor too.
@@ -371,8 +385,10 @@ def pool(
     remote = with_registered_server(spec, backend, remote)
     backend, remote = prepare_packages(spec, backend, remote, install, venv, requirements)
     chosen, given = choose_backend(spec, backend, remote, max_episode_steps, transform, given)
+    ray = RayOptions(address, envs_per_worker, resources, runtime_env, placement)
+    ray, given = ray_options(chosen, given, ray)
     module = backend_module(chosen)
-    one = MakeOptions(timeout_s=timeout_s, remote=remote)
+    one = MakeOptions(timeout_s=timeout_s, remote=remote, ray=ray)
     connect = partial(module.connect_async, spec, given, one)
     if workers is not None:
         workers = whole_number("workers", workers)
@@ -380,7 +396,7 @@ def pool(
     if connect_pool is None:
         transports = _connect_each(connect, count)
     else:
-        options = MakeOptions(timeout_s=timeout_s, workers=workers, remote=remote)
+        options = MakeOptions(timeout_s=timeout_s, workers=workers, remote=remote, ray=ray)
         transports = connect_pool(spec, given, options, count)
     return Pool(spec.id, transports, None if getattr(module, "RECONNECTS", False) else connect)
 

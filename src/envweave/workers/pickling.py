@@ -104,6 +104,16 @@ def pack_definition(
         ) from error
 
 
+def travels_by_value(spec: EnvSpec) -> bool:
+    """Whether a definition is sent as code, since no module that can be imported defines it."""
+    factory = spec.factory
+    if isinstance(factory, str):
+        return False
+    local = "<locals>" in getattr(factory, "__qualname__", "<locals>")
+    modules = list(_modules_of([factory]))
+    return local or any(one.__name__ == "__main__" or not _can_be_imported(one) for one in modules)
+
+
 def load_definition(packed: bytes | bytearray) -> tuple[Any, ...]:
     """Return a definition that was pickled, in the process that it was sent to.
 

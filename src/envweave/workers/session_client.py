@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import pickle
-from typing import Any, final
+from typing import Any, Protocol, final
 
 from envweave.errors import EnvWeaveError, format_error
 from envweave.lifetime import OwnerProcess
@@ -20,38 +20,92 @@ from envweave.workers.shared_memory import SharedMemory
 HOST = "envweave.workers.session_worker:run"
 
 
+class SessionConnection(Protocol):
+    """What an event loop needs of the socket to a worker."""
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll; -1 once it is closed."""
+        ...
+
+    def settimeout(self, timeout_s: float | None, /) -> None:
+        """Make its calls wait for so long."""
+        ...
+
+    def send(self, data: Any, /) -> int:
+        """Send what fits; return how many bytes."""
+        ...
+
+    def recv(self, size: int, /) -> bytes:
+        """Return bytes that arrived; none when the worker is gone."""
+        ...
+
+
+class SessionProcess(Protocol):
+    """A worker that runs sessions. See `WorkerProcess`."""
+
+    @property
+    def connection(self) -> SessionConnection:
+        """The connection to it, for an event loop."""
+        ...
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the process no longer exists."""
+        ...
+
+    def send(self, payload: bytes) -> None:
+        """Send a message."""
+        ...
+
+    def receive(self, timeout_s: float | None = None) -> bytes | bytearray:
+        """Return the process's next message."""
+        ...
+
+    def has_message(self, timeout_s: float) -> bool:
+        """Wait for the next message; return whether one arrived."""
+        ...
+
+    def check_deadline(self, timeout_s: float) -> float:
+        """Return how many seconds the code that is running has left."""
+        ...
+
+    def lost(self) -> WorkerLostError:
+        """End what is left of it, and return how it ended."""
+        ...
+
+    def end(self) -> None:
+        """End it. May be called twice."""
+        ...
+
+
+class SessionLauncher(Protocol):
+    """Starts workers that run the same sessions, one after the other."""
+
+    def launch(self) -> SessionProcess:
+        """Start one, without waiting until it is ready."""
+        ...
+
+    def close(self) -> None:
+        """Release what its workers have in common. May be called twice."""
+        ...
+
+
 @final
-class WorkerSlot:
-    """A worker process with some sessions, and its replacement when it is lost.
+class ProcessLauncher:
+    """Starts worker processes on this machine, which share a clock with us."""
 
-    Attributes:
-        worker: The current one; `None` after it was lost.
-        generation: How many have been started.
-        loss: How the last one was lost.
-    """
-
-    def __init__(self, definition: bytes, timeout_s: float | None) -> None:
-        self.worker: WorkerProcess | None = None
-        self.generation = 0
-        self.loss = WorkerLostError("it has not started")
-        self.timeout_s = timeout_s
+    def __init__(self, definition: bytes) -> None:
         self._definition = definition
         self._memory = SharedMemory.of(8 * CodeClock.SIZE)
         self._words = self._memory.words()
         self._clock = CodeClock(self._words)
-        self._by_value = False
-        self._is_ended = False
-        self._owner = OwnerProcess()
-        self._numbers = 0
 
     def launch(self) -> WorkerProcess:
-        """Start a process, without waiting for it.
+        """Start a process, without waiting until it is ready.
 
         Raises:
             WorkerLostError: It ended at once.
         """
-        if self._is_ended:
-            raise WorkerLostError("it was closed")
         self._clock.stop()  # the last worker may have been lost while it ran
         worker = WorkerProcess(clock=self._clock, fds=[self._memory.fd])
         try:
@@ -61,7 +115,44 @@ class WorkerSlot:
             raise
         return worker
 
-    def start(self, worker: WorkerProcess | None = None) -> WorkerInfo:
+    def close(self) -> None:
+        """Release the memory of the clock. May be called twice."""
+        self._words.release()
+        self._memory.close()
+
+
+@final
+class WorkerSlot:
+    """A worker with some sessions, and its replacement when it is lost.
+
+    Attributes:
+        worker: The current one; `None` after it was lost.
+        generation: How many have been started.
+        loss: How the last one was lost.
+    """
+
+    def __init__(self, launcher: SessionLauncher, timeout_s: float | None) -> None:
+        self.worker: SessionProcess | None = None
+        self.generation = 0
+        self.loss = WorkerLostError("it has not started")
+        self.timeout_s = timeout_s
+        self._launcher = launcher
+        self._by_value = False
+        self._is_ended = False
+        self._owner = OwnerProcess()
+        self._numbers = 0
+
+    def launch(self) -> SessionProcess:
+        """Start a worker, without waiting for it.
+
+        Raises:
+            WorkerLostError: It ended at once.
+        """
+        if self._is_ended:
+            raise WorkerLostError("it was closed")
+        return self._launcher.launch()
+
+    def start(self, worker: SessionProcess | None = None) -> WorkerInfo:
         """Start a worker, or wait for one that was launched, and return what it reports.
 
         Raises:
@@ -138,8 +229,7 @@ class WorkerSlot:
             return
         self._is_ended = True
         self.lose(WorkerLostError("it was closed"))
-        self._words.release()
-        self._memory.close()
+        self._launcher.close()
 
 
 def _load(reply: bytes | bytearray) -> Any:

@@ -11,7 +11,7 @@ import asyncio
 import os
 import pickle
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, final
 
 from envweave.errors import ResetFailedError, StateFailedError
@@ -108,6 +108,10 @@ class SessionWorker:
         is_over = asyncio.Event()
         self._connection = await FrameConnection.open(connection, self._on_message, is_over.set)
         await is_over.wait()
+        await self.close()
+
+    async def close(self) -> None:
+        """Cancel what runs, and close every environment."""
         for task in self._last.values():
             task.cancel()
         await asyncio.gather(*self._last.values(), return_exceptions=True)
@@ -116,6 +120,15 @@ class SessionWorker:
 
     def _on_message(self, message: list[Any]) -> None:
         number, method, session, packed, _ = message
+        self.start(method, session, packed, lambda reply: self._connection.send([number, reply]))
+
+    def start(
+        self, method: str, session: int, packed: bytes, send: Callable[[bytes], None]
+    ) -> asyncio.Task[None] | None:
+        """Start a call, after those of the same session; `send` is called with the reply.
+
+        `cancel` cancels the session's last call; neither has a reply then.
+        """
         previous = self._last.get(session)
         if method == "cancel":
             if previous is not None and not previous.done():
@@ -123,24 +136,33 @@ class SessionWorker:
             else:
                 # The call could not be interrupted, and its reply is dropped.
                 self._drivers[session].session.abandon()
-            return
-        try:
-            params = CallParams(*pickle.loads(packed))  # noqa: S301 - from our own parent
-        except Exception as error:  # noqa: BLE001 - a class that cannot be imported here
-            self._connection.send([number, pack_reply(("unreadable", str(error)))])
-            return
-        self._last[session] = asyncio.ensure_future(
-            self._run(number, method, self._drivers[session], params, previous)
-        )
+            return None
+        driver = self._drivers[session]
+        run = self._run(method, driver, packed, previous, send)
+        task = self._last[session] = asyncio.ensure_future(run)
+        return task
 
     async def _run(
         self,
-        number: int,
         method: str,
         driver: AsyncDriver,
-        params: CallParams,
+        packed: bytes,
         previous: asyncio.Task[None] | None,
+        send: Callable[[bytes], None],
     ) -> None:
+        send(await self._answer(method, driver, packed, previous))
+
+    async def _answer(
+        self,
+        method: str,
+        driver: AsyncDriver,
+        packed: bytes,
+        previous: asyncio.Task[None] | None,
+    ) -> bytes:
+        try:
+            params = CallParams(*pickle.loads(packed))  # noqa: S301 - from our own parent
+        except Exception as error:  # noqa: BLE001 - a class that cannot be imported here
+            return pack_reply(("unreadable", str(error)))
         if previous is not None and not previous.done():
             await asyncio.wait([previous])
         if params.position is not None:
@@ -148,12 +170,11 @@ class SessionWorker:
         try:
             value = await getattr(driver, method)(*params.args, **params.keywords)
             try:
-                reply = _pack_done(driver, value)
+                return _pack_done(driver, value)
             except Exception:  # noqa: BLE001 - whatever an author's object raises
-                reply = _pack_done(driver, await _sendable(driver, value))
+                return _pack_done(driver, await _sendable(driver, value))
         except Exception as error:  # noqa: BLE001 - sent to the parent, which raises it
-            reply = pack_failure(error)
-        self._connection.send([number, reply])
+            return pack_failure(error)
 
 
 def _pack_done(driver: AsyncDriver, value: Any) -> bytes:

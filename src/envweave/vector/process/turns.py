@@ -13,9 +13,11 @@ import os
 import pickle
 import platform
 import select
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, final
 
 from envweave.errors import OptionError, format_error
+from envweave.vector.process.shared_columns import SharedColumns
 from envweave.workers.channel import Channel, PeerGoneError
 from envweave.workers.deadlines import CodeClock
 from envweave.workers.launch import WorkerLostError, WorkerProcess
@@ -245,10 +247,10 @@ def serve_turns(host: TurnHost, channel: Channel, turns: TurnChannels) -> None:
         reply: bytes | None
         is_last = False
         if words[kind] == MESSAGE:
-            reply, is_last = _answer(host, channel)
+            reply, is_last = answer(host, channel.receive(), channel)
         else:
             extras = host.step_all()
-            reply = None if extras is None else _pack_done(host, extras)
+            reply = None if extras is None else pack_done(host, extras)
         words[more] = reply is not None
         words[done] = count
         caller_event.notify()
@@ -259,9 +261,8 @@ def serve_turns(host: TurnHost, channel: Channel, turns: TurnChannels) -> None:
             return
 
 
-def _answer(host: TurnHost, channel: Channel) -> tuple[bytes, bool]:
-    """Return the reply to the next message, and whether it was the last one."""
-    packed = channel.receive()
+def answer(host: TurnHost, packed: bytes | bytearray, channel: Any) -> tuple[bytes, bool]:
+    """Return the reply to a message, and whether it was the last one."""
     try:
         name, *args = pickle.loads(packed)  # noqa: S301 - from our own parent
     except Exception as error:  # noqa: BLE001 - a class that cannot be imported here
@@ -270,14 +271,15 @@ def _answer(host: TurnHost, channel: Channel) -> tuple[bytes, bool]:
         if name == "close":
             host.close()
             return pack_reply(("done", None)), True
-        return _pack_done(host, host.call(name, tuple(args), channel)), False
+        return pack_done(host, host.call(name, tuple(args), channel)), False
     except PeerGoneError:
         raise
     except Exception as error:  # noqa: BLE001 - sent to the caller, which raises it
         return pack_failure(error), name == "close"
 
 
-def _pack_done(host: TurnHost, reply: Any) -> bytes:
+def pack_done(host: TurnHost, reply: Any) -> bytes:
+    """Pickle what a turn returned; with failures in place of what cannot be pickled."""
     try:
         return pack_reply(("done", reply))
     except Exception:  # noqa: BLE001 - whatever an author's object raises
@@ -308,6 +310,22 @@ class TurnWorker:
         turns.event.clear()
         self.process = WorkerProcess(clock=turns.table.clock(turns.slot), fds=turns.fds)
         self.process.define(HOST, definition, *turns.args)
+
+    def share(
+        self,
+        shared: SharedColumns,
+        memory: SharedMemory,
+        fill: Mapping[int, Any],
+        timeout_s: float | None,
+    ) -> None:
+        """Fix the columns, and wait until the worker has done so too.
+
+        Raises:
+            WorkerLostError: It is gone, or an environment's code took longer than `timeout_s`.
+        """
+        layout, count = shared.layout, len(shared.rewards)
+        self.send("share", layout, shared.acts.kinds, count, fill, fd=memory.fd)
+        self.reply(timeout_s=timeout_s)
 
     def start_turn(self, kind: int) -> int:
         """Start the worker's turn; return the turn's number."""

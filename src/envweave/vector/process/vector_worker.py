@@ -80,7 +80,12 @@ def run(channel: Channel, definition: bytearray, *turn_args: Any) -> None:
 
 @final
 class VectorWorker:
-    """Runs some rows of a vector; a row is named by its index in the whole vector."""
+    """Runs some rows of a vector; a row is named by its index in the whole vector.
+
+    Attributes:
+        rows: Which rows.
+        shared: The columns of the whole vector; `None` until they are fixed.
+    """
 
     def __init__(
         self,
@@ -91,7 +96,7 @@ class VectorWorker:
         rows: range,
         num_envs: int,
     ) -> None:
-        self._rows = rows
+        self.rows = rows
         wrap = None
         if options.timeout_s is not None:
             wrap = lambda i, env: ClockedEnvironment(env, clock, rows[i])  # noqa: E731
@@ -99,7 +104,7 @@ class VectorWorker:
             spec, kwargs, options, len(rows), wrap=wrap, share=(rows.start, num_envs)
         )
         self._sessions: Sequence[Session] = self._transport.sessions
-        self._shared: SharedColumns | None = None
+        self.shared: SharedColumns | None = None
         self._sends_rows = False  # whether observations are sent besides their columns
         self._batch: StepBatch | None = None  # the last one
         bind_main_classes(self._transport.interface)
@@ -112,7 +117,9 @@ class VectorWorker:
     def call(self, name: str, args: tuple[Any, ...], channel: Channel) -> Any:
         """Answer a message."""
         if name == "share":
-            args = (*args, SharedMemory(channel.receive_fd()))
+            return self.share(SharedMemory(channel.receive_fd()), *args)
+        if name == "step":
+            return self.step(*args)
         return getattr(self, f"_{name}")(*args)
 
     def _check(self, resets: ResetKwargs) -> dict[int, EnvWeaveError]:
@@ -130,23 +137,26 @@ class VectorWorker:
 
     def _reset(self, resets: ResetKwargs, positions: Mapping[int, Any]) -> ResetOutcomes:
         self._resume_from(positions)
-        first = self._rows.start
+        first = self.rows.start
         results = self._transport.reset({row - first: one for row, one in resets.items()})
         outcomes = {i + first: result for i, result in results.items()}
         return ResetOutcomes(outcomes, {row: self._session(row).position for row in outcomes})
 
-    def _share(
+    def share(
         self,
+        memory: SharedMemory,
         layout: Layout,
         action_kinds: Sequence[ColumnKind],
         num_envs: int,
         fill: Mapping[int, Any],
-        memory: SharedMemory,
     ) -> None:
-        """Fix the columns. `fill` has the last observations of rows without a running episode."""
+        """Fix the columns, in this memory.
+
+        `fill` has the last observations of rows without a running episode.
+        """
         shown = [
             fill.get(row, session.last)
-            for row, session in zip(self._rows, self._sessions, strict=True)
+            for row, session in zip(self.rows, self._sessions, strict=True)
         ]
         self._transport.fix(layout, shown)
         # From the spec here: an author's class may be another object in the caller's process.
@@ -156,7 +166,7 @@ class VectorWorker:
                 f"{self._transport.interface.name} takes other actions in a worker process than "
                 "in the caller's. Let its factory make environments of one kind."
             )
-        self._shared = SharedColumns(memory, layout, acts, num_envs)
+        self.shared = SharedColumns(memory, layout, acts, num_envs)
         self._sends_rows = not is_rebuildable(layout)
 
     def _admit(self, actions: Mapping[int, Any]) -> dict[int, Exception]:
@@ -171,16 +181,16 @@ class VectorWorker:
 
     def step_all(self) -> StepExtras | None:
         """Step every row, with the actions in their shared columns."""
-        rows = slice(self._rows.start, self._rows.stop)
-        assert self._shared is not None
-        return self._publish(self._transport.step(self._shared.read_actions(rows)), rows)
+        assert self.shared is not None
+        return self.step(self.shared.read_actions(slice(self.rows.start, self.rows.stop)))
 
-    def _step(self, actions: Sequence[Any]) -> StepExtras | None:
-        rows = slice(self._rows.start, self._rows.stop)
+    def step(self, actions: Sequence[Any]) -> StepExtras | None:
+        """Step every row, with one action each; return what the shared columns cannot hold."""
+        rows = slice(self.rows.start, self.rows.stop)
         return self._publish(self._transport.step(actions), rows)
 
     def _step_some(self, actions: Mapping[int, Any]) -> StepExtras | None:
-        first = self._rows.start
+        first = self.rows.start
         self._transport.send([row - first for row in actions], list(actions.values()))
         batch = self._transport.recv(len(actions), None)
         return self._publish(batch, [i + first for i in batch.ids.tolist()])
@@ -188,13 +198,13 @@ class VectorWorker:
     def _publish(self, batch: StepBatch, rows: slice | list[int]) -> StepExtras | None:
         """Write a batch to the shared columns; return what they cannot hold."""
         self._batch = batch
-        assert self._shared is not None
+        assert self.shared is not None
         tick = tick_of(batch)
-        first, ids = self._rows.start, tick.ids
+        first, ids = self.rows.start, tick.ids
         lists: list[list[Any]] = []
         if len(tick.special) < len(ids):  # else the results hold everything
-            self._shared.rewards[rows] = tick.rewards
-            lists = self._shared.put(rows, tick.successor)
+            self.shared.rewards[rows] = tick.rewards
+            lists = self.shared.put(rows, tick.successor)
         whole: dict[int, Any] = {}
         layout = tick.layout
         if tick.shown is not None and not isinstance(layout, Arrays):
@@ -234,7 +244,7 @@ class VectorWorker:
     def _sendable(self, extras: StepExtras, batch: StepBatch) -> StepExtras:
         special, positions = dict(extras.special), dict(extras.positions)
         for i, result in zip(batch.ids.tolist(), batch, strict=True):
-            session, row = self._sessions[i], i + self._rows.start
+            session, row = self._sessions[i], i + self.rows.start
             failed = fail_step(session, result)
             if failed is result:
                 continue
@@ -250,4 +260,4 @@ class VectorWorker:
         self._transport.close()
 
     def _session(self, row: int) -> Session:
-        return self._sessions[row - self._rows.start]
+        return self._sessions[row - self.rows.start]

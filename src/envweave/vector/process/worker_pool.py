@@ -6,7 +6,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, Protocol, final
 
 from envweave.errors import EnvironmentLostError, EnvWeaveError, StateFailedError, format_error
 from envweave.lifetime import OwnerProcess
@@ -16,7 +16,7 @@ from envweave.vector.arguments import ResetKwargs
 from envweave.vector.columns import Layout
 from envweave.vector.process.row_state import MergedRows, RowState, from_results, from_worker
 from envweave.vector.process.shared_columns import SharedColumns
-from envweave.vector.process.turns import STEP_ALL, EventFd, TurnChannels, TurnTable, TurnWorker
+from envweave.vector.process.turns import STEP_ALL, EventFd, TurnSlot, TurnTable
 from envweave.vector.process.vector_worker import ResetOutcomes, StepExtras
 from envweave.workers.launch import CLOSE_S, WorkerLostError
 from envweave.workers.main import WorkerInfo
@@ -27,9 +27,125 @@ ATTEMPTS = 3
 """How often to start a new worker in place of a lost one if the new ones are lost too."""
 
 
+class ShardProcess(Protocol):
+    """The process of a worker, in which environments may hang or crash."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was found dead, or ended by us."""
+        ...
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the process no longer exists."""
+        ...
+
+    def poll_fd(self) -> int:
+        """Return a descriptor that can be read once the process has ended."""
+        ...
+
+    def check_deadline(self, timeout_s: float) -> float:
+        """Return how many seconds the code that is running has left.
+
+        Raises:
+            WorkerLostError: None, so the process was ended.
+        """
+        ...
+
+    def lost(self) -> WorkerLostError:
+        """End what is left of it, and return how it ended."""
+        ...
+
+    def kill(self) -> None:
+        """End the process at once, from another thread than the one that waits for it."""
+        ...
+
+    def end(self) -> None:
+        """End the process, and release what belongs to it. May be called twice."""
+        ...
+
+
+class ShardWorker(Protocol):
+    """A worker as its shard sees it. It does one turn after the other, each with a number."""
+
+    @property
+    def process(self) -> ShardProcess:
+        """The process that runs it."""
+        ...
+
+    def share(
+        self,
+        shared: SharedColumns,
+        memory: SharedMemory,
+        fill: Mapping[int, Any],
+        timeout_s: float | None,
+    ) -> None:
+        """Fix the columns, and wait until the worker has done so too."""
+        ...
+
+    def next_turn(self) -> int:
+        """Return the number of the next turn."""
+        ...
+
+    def start_turn(self, kind: int) -> int:
+        """Start a turn; return its number."""
+        ...
+
+    def has_begun(self, number: int) -> bool:
+        """Whether this turn was started."""
+        ...
+
+    def has_done(self, number: int) -> bool:
+        """Whether this turn is done."""
+        ...
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the last turn that was started is not done."""
+        ...
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a reply goes with what the last turn wrote to the columns."""
+        ...
+
+    def pack(self, *message: Any) -> bytes:
+        """Pickle a message so that the worker can read it."""
+        ...
+
+    def send(
+        self, *message: Any, packed: bytes | None = None, timeout_s: float | None = None
+    ) -> None:
+        """Start a turn with a message, once the last one is done."""
+        ...
+
+    def drain(self, timeout_s: float | None) -> None:
+        """Receive the reply to the last message, if the wait for it was interrupted."""
+        ...
+
+    def reply(self, *message: Any, timeout_s: float | None = None) -> Any:
+        """Wait for the reply to a message, which may have to be sent again, and return it."""
+        ...
+
+    def request_close(self) -> None:
+        """Send it a request to close its environments and end."""
+        ...
+
+    def await_close(self, timeout_s: float) -> Exception | None:
+        """Wait until it has done so, or end it; return what failed, if anything did."""
+        ...
+
+
 @final
 class WorkerShard:
     """Some rows of a vector, and the worker that runs them.
+
+    Args:
+        slot: The worker's slot in the table of turns.
+        rows: Which rows.
+        start: Starts a worker, without waiting until it is ready.
+        release: Releases what its workers have in common, when the last one has ended.
+        timeout_s: How long one call of an environment may take.
 
     Attributes:
         rows: Which rows.
@@ -41,18 +157,24 @@ class WorkerShard:
     """
 
     def __init__(
-        self, turns: TurnChannels, rows: range, definition: bytes, timeout_s: float | None
+        self,
+        slot: TurnSlot,
+        rows: range,
+        start: Callable[[], ShardWorker],
+        release: Callable[[], None],
+        timeout_s: float | None,
     ) -> None:
         self.rows = rows
-        self.worker: TurnWorker | None = None
+        self.worker: ShardWorker | None = None
         self.running: Sequence[int] = ()
         self.queue: dict[int, Any] = {}
         self.ends: dict[int, EpisodeEnd] = {}
         self.fresh: dict[int, ResetResult[Any] | Exception] = {}
         self._turn = 0
         self._message: tuple[Any, ...] = ()  # that of the turn in progress
-        self._turns = turns
-        self._definition = definition
+        self._slot = slot
+        self._start = start
+        self._release = release
         self._timeout_s = timeout_s
         self._positions: dict[int, Position] = {}  # of each row's stream of episodes
         self._unreported: dict[int, Position] = {}  # of those that begin with `fresh`
@@ -69,7 +191,7 @@ class WorkerShard:
         Raises:
             WorkerLostError: It ended at once.
         """
-        self.worker = TurnWorker(self._turns, self._definition)
+        self.worker = self._start()
 
     def await_ready(self) -> WorkerInfo:
         """Wait until the worker's environments are made.
@@ -95,10 +217,7 @@ class WorkerShard:
     def _send_shared(self, fill: Mapping[int, Any]) -> None:
         assert self._shared is not None
         assert self._memory is not None
-        layout, count = self._shared.layout, len(self._shared.rewards)
-        worker = self._worker()
-        worker.send("share", layout, self._shared.acts.kinds, count, fill, fd=self._memory.fd)
-        worker.reply(timeout_s=self._timeout_s)
+        self._worker().share(self._shared, self._memory, fill, self._timeout_s)
 
     def respawn(self, resets: ResetKwargs, notify: Callable[[], None]) -> None:
         """Start a new worker, in a thread, that continues where the last one was lost.
@@ -259,7 +378,7 @@ class WorkerShard:
     @property
     def awaited(self) -> tuple[int, int]:
         """Which shared word to read for the step in progress, and the value to wait for."""
-        return self._turns.slot.done, self._turn
+        return self._slot.done, self._turn
 
     def check_deadline(self, timeout_s: float) -> float:
         """Return how many seconds the code that is running has left.
@@ -313,7 +432,7 @@ class WorkerShard:
         except Exception as error:
             raise WorkerLostError(f"its worker cannot reply: {format_error(error)}") from error
 
-    def _worker(self) -> TurnWorker:
+    def _worker(self) -> ShardWorker:
         if self.worker is None:
             raise WorkerLostError("its worker process was lost")
         return self.worker
@@ -326,7 +445,7 @@ class WorkerShard:
             respawning.join(0.05)
         if self.worker is not None:
             self.worker.process.end()
-        self._turns.event.close()
+        self._release()
         self._shared = None
 
 
@@ -580,7 +699,7 @@ class WorkerPool:
                     return
         self._sleep([shard.worker for shard in busy if shard.worker is not None], timeout_s)
 
-    def _sleep(self, workers: Sequence[TurnWorker], timeout_s: float | None) -> None:
+    def _sleep(self, workers: Sequence[ShardWorker], timeout_s: float | None) -> None:
         """Sleep until a worker is done, a new one is there, or one is found lost."""
         left = timeout_s
         for shard in self.shards:

@@ -1,0 +1,1 @@
+"""Environments on a Ray cluster: worker actors with many environments each."""

@@ -1,0 +1,24 @@
+"""What the tests of `backend="ray"` ask of their cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def live_workers() -> list[str]:
+    """Return the names of the worker actors that are alive."""
+    import ray
+
+    listed = ray.util.list_named_actors(all_namespaces=True)
+    return [one["name"] for one in listed if one["name"].startswith("envweave-")]
+
+
+def wait_until(is_true: Callable[[], bool], timeout_s: float = 30.0) -> bool:
+    """Wait for something, a bounded time; return whether it came true."""
+    deadline_s = time.monotonic() + timeout_s
+    while not is_true():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.05)
+    return True
