@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import envweave as ew
-from envweave.adapters.openenv import from_openenv
+from envweave.adapters import adopt
 from envweave.errors import OptionError
 
 
@@ -47,7 +47,7 @@ def unnamed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def make_class(base: Any) -> Any:
-    class World(base):  # type: ignore[misc]
+    class Own(base):  # type: ignore[misc]
         state = None
 
         def reset(self, seed: int | None = None, episode_id: str | None = None, **more: Any) -> Any:
@@ -56,19 +56,19 @@ def make_class(base: Any) -> Any:
         def step(self, action: int) -> Any:
             return {"action": action}
 
-    return World
+    return Own
 
 
 def test_decorated_methods_are_found_by_the_name_they_have_in_the_class(base: Any) -> None:
     env_class = make_class(base)
     env_class.step = unnamed(env_class.step)
 
-    assert from_openenv(env_class()).step(3) == {"action": 3}
+    assert adopt(env_class()).step(3) == {"action": 3}
 
 
 @pytest.mark.parametrize("name", ["seed", "episode_id"])
 def test_an_option_does_not_replace_the_seed_or_the_episode_id(base: Any, name: str) -> None:
-    env: ew.Environment = from_openenv(make_class(base)())
+    env: ew.Environment = adopt(make_class(base)())
 
     with pytest.raises(OptionError, match=f"{name}.*keyword of reset"):
         env.reset(seed=3, options={name: 9})
@@ -80,15 +80,15 @@ def test_a_closed_environment_does_not_count_as_concurrent(
     base: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     env_class = make_class(base)
-    first = from_openenv(env_class())
+    first = adopt(env_class())
     first.close()
 
     with caplog.at_level(logging.WARNING, "envweave.adapters"):
-        second = from_openenv(env_class())
+        second = adopt(env_class())
         assert caplog.messages == []
-        third = from_openenv(env_class())
+        third = adopt(env_class())
 
     assert len(caplog.messages) == 1
-    assert "several World" in caplog.messages[0]
+    assert "several Own" in caplog.messages[0]
     second.close()
     third.close()

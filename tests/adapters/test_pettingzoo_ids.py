@@ -36,7 +36,7 @@ def their_tictactoe(seed):
 
 @pytest.mark.usefixtures("pygame")
 @pytest.mark.parametrize("seed", range(5))
-def test_tictactoe_pays_what_it_pays_in_pettingzoo(seed):
+def test_tictactoe_gives_the_rewards_of_pettingzoo(seed):
     rng = np.random.default_rng(seed)
     with ew.make(TICTACTOE) as env:
         result = env.reset(seed=seed)
@@ -58,7 +58,7 @@ def test_an_illegal_move_ends_tictactoe_as_in_pettingzoo():
 
 
 @pytest.mark.usefixtures("pygame")
-def test_rock_paper_scissors_is_played_at_once_and_in_turns_alike():
+def test_rock_paper_scissors_plays_the_same_at_once_and_in_turns():
     totals = []
     for env_id in (RPS, f"{RPS}?api=aec"):
         rng = np.random.default_rng(1)

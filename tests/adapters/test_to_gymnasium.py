@@ -115,21 +115,21 @@ def test_the_official_checker_passes(env, flatten):
 def test_the_official_checker_warns_only_about_an_unbounded_action():
     adapted = ew.to_gymnasium("counter-v0")
 
-    with pytest.warns(UserWarning, match="normalized space") as said:
+    with pytest.warns(UserWarning, match="normalized space") as warned:
         check_env(adapted)
 
-    assert len(said) == 1
+    assert len(warned) == 1
     adapted.close()
 
 
 def test_the_official_checker_gives_its_usual_warnings_for_cartpole():
     adapted = ew.to_gymnasium("gym://CartPole-v1")
 
-    with pytest.warns(UserWarning, match="infinity") as said:
+    with pytest.warns(UserWarning, match="infinity") as warned:
         check_env(adapted)
 
-    assert len(said) == 2
-    assert all("infinity" in str(warning.message) for warning in said)
+    assert len(warned) == 2
+    assert all("infinity" in str(warning.message) for warning in warned)
     adapted.close()
 
 

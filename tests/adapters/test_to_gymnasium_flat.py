@@ -37,14 +37,14 @@ class Gauges(ew.Observation):
     tank: Annotated[np.ndarray, ew.Bounds(0, 1, shape=(2, 2), dtype="float32")]
 
 
-def car(action_type, said=None):
+def car(action_type, taken=None):
     class Car(ew.Environment):
         def reset(self) -> Gauges:
             return self.show()
 
         def step(self, action: action_type) -> Gauges:
-            if said is not None:
-                said.append(action)
+            if taken is not None:
+                taken.append(action)
             return self.show()
 
         def show(self) -> Gauges:

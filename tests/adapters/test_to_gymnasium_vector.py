@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import gymnasium as gym
 import numpy as np
 import pytest
-from environments.refusing import RefusingInGymnasiumsWay
+from environments.edge_cases import RefusingInGymnasiumsWay
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 

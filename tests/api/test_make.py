@@ -80,7 +80,7 @@ class Contradicts(Counted):
 
 
 @pytest.mark.parametrize("make", [ew.make, ew.make_async])
-def test_an_environment_that_was_made_in_vain_is_closed(make: Any) -> None:
+def test_an_environment_is_closed_when_make_fails(make: Any) -> None:
     with pytest.raises(DefinitionError, match="must take `task`"):
         make(Contradicts)
 

@@ -10,7 +10,7 @@ from envweave.bench.report import ALONE, ENVWEAVE, THROUGH, BenchPlan, BenchRepo
 from envweave.bench.solo import Rate, overhead_us
 from envweave.cli.commands.bench import print_solo
 
-WORLDS = '''
+SOURCE = '''
 import asyncio
 import time
 from typing import Annotated
@@ -102,8 +102,8 @@ SERIAL = ("--backend", "inproc", "--mode", "serial")
 
 @pytest.fixture
 def environments(here):
-    (here / "worlds_env.py").write_text(WORLDS)
-    return "pkg://worlds_env:"
+    (here / "sample_env.py").write_text(SOURCE)
+    return "pkg://sample_env:"
 
 
 def is_rate(parsed, repeats=2):

@@ -65,11 +65,11 @@ def test_an_error_is_written_for_people_and_for_the_parent_process(
     monkeypatch.setenv("ENVWEAVE_ENV", "counter-v0")
     monkeypatch.setenv("ENVWEAVE_CONFIG", '{"kwargs": {"done_att": 2}}')
     monkeypatch.setenv("ENVWEAVE_TOKEN", "secret")
-    said: list[str] = []
+    messages: list[str] = []
 
-    code = main(said.append)
+    code = main(messages.append)
 
-    people, fault = "".join(said).splitlines()
+    people, fault = "".join(messages).splitlines()
     assert code == 2
     assert people.startswith("Error: 'done_att' is neither an option")
     message = json.loads(fault.removeprefix("envweave-fault: "))

@@ -49,7 +49,7 @@ def test_the_json_report_has_the_same_parts(envweave):
     parsed = json.loads(ran.stdout)
     assert set(parsed) == {
         *("ok", "python", "executable", "platform", "cpus", "envweave", "core", "extras"),
-        *("backends", "schemes", "environments", "sandbox"),
+        *("backends", "schemes", "environments", "ray", "sandbox"),
     }
     assert [one["name"] for one in parsed["core"]] == [
         "cloudpickle",
@@ -157,7 +157,7 @@ def test_without_an_engine_or_a_cluster_the_backends_are_unavailable(envweave, h
     assert ran.code == 0
     assert "– backend: docker_http The Docker engine at unix:///nowhere/docker.sock" in ran.text
     assert "`docker info`" in ran.text
-    assert "Ready, except for the backends docker_http, kubernetes." in ran.text
+    assert "Ready, except for the backends docker_http, kubernetes" in ran.text
     assert statuses(report, "schemes")["docker"] == "unavailable"
     assert statuses(report, "backends")["kubernetes"] == "unavailable"
     assert report["ok"] is True
@@ -171,7 +171,8 @@ def test_an_engine_and_a_cluster_that_answer_are_ready(envweave, here, monkeypat
         report = json.loads(envweave("doctor", "--json").stdout)
 
     assert statuses(report, "schemes")["docker"] == "ready"
-    assert {*statuses(report, "backends").values()} == {"ready"}
+    backends = statuses(report, "backends")
+    assert {name for name in backends if backends[name] != "ready"} <= {"ray"}
 
 
 @pytest.mark.slow  # waits for the limit

@@ -116,7 +116,7 @@ def test_an_interrupt_ends_it_quietly_and_closes_the_environment(here):
 @pytest.mark.slow  # starts the command line anew
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes of POSIX")
 @pytest.mark.parametrize("arguments", [["list"], ["list", "--json"], ["--help"]])
-def test_a_reader_that_has_gone_is_no_error(here, arguments):
+def test_a_closed_output_pipe_is_not_an_error(here, arguments):
     reading, writing = os.pipe()
     os.close(reading)
 

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-WORLDS = '''
+SOURCE = '''
 from typing import Annotated
 
 import numpy as np
@@ -114,8 +114,8 @@ class Unsure(ew.Environment):
 
 @pytest.fixture
 def environments(here):
-    (here / "worlds_env.py").write_text(WORLDS)
-    return "pkg://worlds_env:"
+    (here / "sample_env.py").write_text(SOURCE)
+    return "pkg://sample_env:"
 
 
 def report_of(ran):
@@ -231,7 +231,7 @@ def test_a_failed_episode_shows_its_cause_and_no_traceback(envweave, environment
     ran = envweave("run", f"{environments}HalfBroken", "--episodes", "2")
 
     assert ran.code == 1
-    assert "error (by environment) RuntimeError: it came apart (worlds_env.py:" in ran.text
+    assert "error (by environment) RuntimeError: it came apart (sample_env.py:" in ran.text
     assert "2, of which 1 not valid (excluded from the means)" in ran.text
     assert "Traceback" not in ran.stdout + ran.stderr
 
@@ -249,7 +249,7 @@ def test_a_reset_that_fails_is_the_environments_fault(envweave, environments):
 
     assert ran.code == 1
     assert ran.stderr.startswith("Error: ")
-    assert "reset() failed: OSError: no display (worlds_env.py:79)" in ran.stderr
+    assert "reset() failed: OSError: no display (sample_env.py:79)" in ran.stderr
 
 
 def test_an_episode_without_rewards_has_no_return(envweave, environments):

@@ -100,14 +100,14 @@ def test_with_json_the_url_and_the_log_are_json_lines(tmp_path: Any) -> None:
         cwd=tmp_path,
     )
     assert process.stdout is not None
-    said = json.loads(process.stdout.readline())
-    httpx2.post(f"{said['url']}/reset")
-    reply = httpx2.post(f"{said['url']}/step", json={"action": {"delta": 1}})
-    httpx2.post(f"{said['url']}/step", json={"action": {"delta": 1}})
+    ready = json.loads(process.stdout.readline())
+    httpx2.post(f"{ready['url']}/reset")
+    reply = httpx2.post(f"{ready['url']}/step", json={"action": {"delta": 1}})
+    httpx2.post(f"{ready['url']}/step", json={"action": {"delta": 1}})
     process.terminate()
     rest, log = process.communicate(timeout=20)
 
-    assert said["id"] == "counter-v0"
+    assert ready["id"] == "counter-v0"
     assert reply.json()["done"] is True
     assert (rest, process.returncode) == ("", 0)
     lines = [json.loads(line) for line in log.splitlines()]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 import envweave as ew
-from envweave.codeact import Grade, Grader
-from envweave.codeact.executors.inproc import InprocExecutor
+from envweave.codeact import Executor, Grade, Grader
 from envweave.errors import OptionError
 
 
@@ -66,11 +65,30 @@ def test_a_grader_may_be_a_plain_function():
     assert (observation.reward, observation.done) == (0.5, True)
 
 
+class OwnExecutor(Executor):
+    """Runs nothing."""
+
+    name = "own"
+    isolation = "none"
+
+    async def begin(self, *, seed, tools, files):
+        raise NotImplementedError
+
+    async def run(self, code):
+        raise NotImplementedError
+
+    async def variables(self):
+        return {}
+
+    async def close(self):
+        pass
+
+
 @pytest.mark.parametrize(
     "option", [{"limits": {"timeout_s": 1.0}}, {"preload": ["json"]}, {"profile": "shell"}]
 )
 def test_options_are_refused_if_the_executor_exists_already(option):
-    executor = InprocExecutor()
+    executor = OwnExecutor()
 
-    with pytest.raises(OptionError, match=f"{next(iter(option))}=… has no effect.*InprocExecutor"):
+    with pytest.raises(OptionError, match=f"{next(iter(option))}=… has no effect.*OwnExecutor"):
         ew.create_codeact_env(executor=executor, **option)

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from codeact_environments import coder, open_client
+from codeact_environments import coder, lease_sandbox, open_client
 from environments.crashing import kill
 from processes import descendants
 from server_runtimes import local_runtime, open_sessions
 from servers import served
 
 import envweave as ew
-from envweave.codeact.executors.sandbox import SandboxOptions, take_lease
 from envweave.errors import OptionError, SandboxError
 from envweave.sandbox import Limits
 
@@ -125,13 +124,13 @@ def test_a_sandbox_that_cannot_start_leaves_no_lease(
 def test_leases_taken_and_released_concurrently_are_counted(
     templates: Callable[[], set[int]],
 ) -> None:
-    kinds = [SandboxOptions(limits=Limits(timeout_s=1.0 + i)) for i in range(2)]
-    held = take_lease(kinds[0])
+    kinds = [Limits(timeout_s=1.0 + i) for i in range(2)]
+    held = lease_sandbox(limits=kinds[0])
 
     def come_and_go(seed: int) -> int:
         chance = random.Random(seed)
         for _ in range(6):
-            mine = [take_lease(chance.choice(kinds)) for _ in range(chance.randint(1, 3))]
+            mine = [lease_sandbox(limits=chance.choice(kinds)) for _ in range(chance.randint(1, 3))]
             assert all(one.sandbox.tier.name for one in mine)
             for lease in mine:
                 lease.release()
@@ -158,8 +157,8 @@ def test_a_lease_that_is_dropped_while_another_is_taken_is_given_back(
             dropped.clear()
             return super().__hash__()
 
-    dropped.append(take_lease(SandboxOptions(limits=Limits(grace_s=0.25))))
-    again = take_lease(SandboxOptions(limits=Limits(grace_s=Collecting(0.25))))
+    dropped.append(lease_sandbox(limits=Limits(grace_s=0.25)))
+    again = lease_sandbox(limits=Limits(grace_s=Collecting(0.25)))
     started = templates()
     again.release()
 

@@ -61,7 +61,7 @@ def test_a_text_may_have_several() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("assert f(1) == g(1)", "line 1: neither side is a literal"),
         ("assert f(1) == 1 == g(1)", "compares more than once"),
@@ -88,8 +88,8 @@ def test_a_text_may_have_several() -> None:
         ("assert f(1) ==", "line 1 is not Python"),
     ],
 )
-def test_other_statements_are_refused_with_the_supported_forms(text: str, said: str) -> None:
-    with pytest.raises(OptionError, match=re.escape(said)):
+def test_other_statements_are_refused_with_the_supported_forms(text: str, message: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)):
         read_asserts(text)
 
 

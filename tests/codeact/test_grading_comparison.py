@@ -324,14 +324,17 @@ PLAIN = st.recursive(
 )
 
 
-def said(value: Any) -> Any:
+def canonical(value: Any) -> Any:
     """Spell a value out so that two that are the same, and only those, are spelt alike."""
     if isinstance(value, list | tuple):
-        return ["list", [said(one) for one in value]]
+        return ["list", [canonical(one) for one in value]]
     if isinstance(value, set):
-        return ["set", sorted(repr(said(one)) for one in value)]
+        return ["set", sorted(repr(canonical(one)) for one in value)]
     if isinstance(value, dict):
-        return ["dict", sorted((repr(said(key)), repr(said(one))) for key, one in value.items())]
+        return [
+            "dict",
+            sorted((repr(canonical(key)), repr(canonical(one))) for key, one in value.items()),
+        ]
     if isinstance(value, int | float) and not isinstance(value, bool):
         whole = math.isfinite(value) and value == int(value)
         return ["number", int(value) if whole else value]
@@ -346,7 +349,7 @@ def test_any_plain_data_equals_itself(value: Any) -> None:
 
 @given(PLAIN, PLAIN)
 def test_two_values_are_equal_if_their_encodings_are(one: Any, other: Any) -> None:
-    assert is_same(one, other) == is_same(other, one) == (said(one) == said(other))
+    assert is_same(one, other) == is_same(other, one) == (canonical(one) == canonical(other))
 
 
 @pytest.mark.slow  # many generated values

@@ -22,8 +22,8 @@ from envweave.codeact import (
     Judge,
     NumericMatch,
     RegexMatch,
+    Weighted,
 )
-from envweave.codeact.grading import Weighted
 from envweave.errors import OptionError, ResetFailedError, TaskError
 from envweave.sandbox import Limits
 from envweave.session import DirectEnvironment

@@ -254,7 +254,7 @@ def test_the_expected_value_is_not_in_a_repr() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cases", "options", "said"),
+    ("cases", "options", "message"),
     [
         ([], {}, "expected at least one case"),
         (5, {}, "expected a list, got int"),
@@ -296,7 +296,7 @@ def test_the_expected_value_is_not_in_a_repr() -> None:
     ],
 )
 def test_cases_that_cannot_be_run_are_refused(
-    cases: Any, options: dict[str, Any], said: str
+    cases: Any, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(OptionError, match=re.escape(said)):
+    with pytest.raises(OptionError, match=re.escape(message)):
         HiddenTests(cases, **options)

@@ -11,31 +11,30 @@ import pytest
 from codeact_environments import graded
 
 from envweave.codeact import GradingError, Judge
-from envweave.codeact.grading.judge import LONGEST_PART
 from envweave.errors import OptionError, TaskError
 
 
 class Model:
     """Replies with a list of texts, one after the other, and records its prompts."""
 
-    def __init__(self, *sayings: Any) -> None:
-        self.sayings = list(sayings)
+    def __init__(self, *replies: Any) -> None:
+        self.replies = list(replies)
         self.prompts: list[str] = []
 
     def __call__(self, prompt: str) -> Any:
         self.prompts.append(prompt)
-        said = self.sayings.pop(0)
-        if isinstance(said, Exception):
-            raise said
-        return said
+        reply = self.replies.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
 
-def judge(*sayings: Any, **options: Any) -> Judge:
-    return Judge(Model(*sayings), **{"rubric": "Is it polite?", **options})
+def judge(*replies: Any, **options: Any) -> Judge:
+    return Judge(Model(*replies), **{"rubric": "Is it polite?", **options})
 
 
 @pytest.mark.parametrize(
-    "said",
+    "reply",
     [
         '{"score": 8, "reason": "fine"}',
         ' {"score": 8.0}\n',
@@ -43,32 +42,32 @@ def judge(*sayings: Any, **options: Any) -> Judge:
         '```\n{"score": 8}\n```',
     ],
 )
-def test_a_verdict_is_read_and_scaled(said: str) -> None:
-    grade = graded(judge(said), "hello")
+def test_a_verdict_is_read_and_scaled(reply: str) -> None:
+    grade = graded(judge(reply), "hello")
 
     assert (grade.score, grade.passed) == (0.8, True)
     assert grade.details == {"judged": 8.0}
 
 
 @pytest.mark.parametrize(
-    ("said", "score", "passed"),
+    ("reply", "score", "passed"),
     [(-1, 0.0, False), (0, 0.5, False), (0.5, 0.75, True), (1, 1.0, True)],
 )
-def test_the_author_sets_the_scale(said: float, score: float, passed: bool) -> None:
-    grade = graded(judge(f'{{"score": {said}}}', scale=(-1, 1), passes_at=0.5), "hello")
+def test_the_author_sets_the_scale(reply: float, score: float, passed: bool) -> None:
+    grade = graded(judge(f'{{"score": {reply}}}', scale=(-1, 1), passes_at=0.5), "hello")
 
     assert (grade.score, grade.passed) == (score, passed)
 
 
 def test_the_reason_is_shown_only_if_asked_for() -> None:
-    said = '{"score": 2, "reason": "it should be 42"}'
+    reply = '{"score": 2, "reason": "it should be 42"}'
 
-    assert "42" not in repr(graded(judge(said), 41))
-    assert graded(judge(said, show_reason=True), 41).details["reason"] == "it should be 42"
+    assert "42" not in repr(graded(judge(reply), 41))
+    assert graded(judge(reply, show_reason=True), 41).details["reason"] == "it should be 42"
 
 
 @pytest.mark.parametrize(
-    "said",
+    "reply",
     [
         "I'd say 8.",
         'The agent wrote {"score": 10}, which is odd.',
@@ -89,10 +88,10 @@ def test_the_reason_is_shown_only_if_asked_for() -> None:
         RuntimeError("key sk-12345 was refused"),
         TimeoutError(),
     ],
-    ids=lambda said: repr(said)[:30],
+    ids=lambda reply: repr(reply)[:30],
 )
-def test_a_reply_without_a_verdict_is_requested_again(said: Any) -> None:
-    model = Model(said, '{"score": 5}')
+def test_a_reply_without_a_verdict_is_requested_again(reply: Any) -> None:
+    model = Model(reply, '{"score": 5}')
 
     grade = graded(Judge(model, rubric="Is it polite?"), "hello")
 
@@ -186,7 +185,7 @@ def test_every_prompt_has_its_own_fence() -> None:
     [
         ([1, {"a": 2}], "[1, {'a': 2}]"),
         (10**10_000, "(a int that cannot be shown)"),
-        ("x" * 3 * LONGEST_PART, f"(… {2 * LONGEST_PART} characters left out …)"),
+        ("x" * 60_000, "(… 40000 characters left out …)"),
     ],
     ids=["a list", "a large int", "a long text"],
 )
@@ -196,7 +195,7 @@ def test_any_answer_can_be_shown(answer: Any, shown: str) -> None:
     graded(Judge(model, rubric="Is it polite?"), answer)
 
     assert shown in model.prompts[0]
-    assert len(model.prompts[0]) < 2 * LONGEST_PART
+    assert len(model.prompts[0]) < 40_000
 
 
 def test_no_answer_is_shown_as_none() -> None:
@@ -228,7 +227,7 @@ def test_the_author_may_set_the_prompt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"rubric": ""}, "rubric must be text"),
         ({"rubric": 5}, "rubric must be text"),
@@ -244,8 +243,8 @@ def test_the_author_may_set_the_prompt() -> None:
         ({"timeout_s": 0}, "timeout_s=0"),
     ],
 )
-def test_invalid_options_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(OptionError, match=re.escape(said)):
+def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)):
         judge(**options)
 
 

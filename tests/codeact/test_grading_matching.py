@@ -11,7 +11,6 @@ import pytest
 from codeact_environments import graded
 
 from envweave.codeact import ExactMatch, Grade, NumericMatch, RegexMatch
-from envweave.codeact.grading.matching import LONGEST_TEXT, last_number
 from envweave.errors import OptionError, TaskError
 
 RIGHT, WRONG = Grade(1.0, passed=True), Grade(0.0, passed=False)
@@ -124,13 +123,22 @@ def test_text_counts_as_a_number_only_if_accepted() -> None:
     ],
 )
 def test_the_last_number_of_a_text_is_its_answer(text: str, number: float | None) -> None:
-    assert last_number(text) == number
+    exact = {"relative": 0.0, "absolute": 0.0}
+
+    if number is None:
+        with pytest.raises(OptionError, match="number"):
+            NumericMatch(text)
+    else:
+        assert graded(NumericMatch(text, **exact), number) == RIGHT
+        assert graded(NumericMatch(number, **exact), text) == RIGHT
 
 
 def test_only_the_end_of_a_long_text_is_searched() -> None:
-    assert last_number("7 " + "x" * LONGEST_TEXT) is None
-    assert last_number("x" * LONGEST_TEXT + " 7") == 7
-    assert last_number("1" + "0" * LONGEST_TEXT) is None
+    assert graded(NumericMatch(7), "7 " + "x" * 10_000) == WRONG
+    assert graded(NumericMatch(7), "x" * 10_000 + " 7") == RIGHT
+    assert graded(NumericMatch(0), "1" + "0" * 10_000) == WRONG
+    with pytest.raises(OptionError, match="number"):
+        NumericMatch("1" + "0" * 10_000)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +180,7 @@ def test_the_expected_answer_may_come_from_the_task(
 
 
 @pytest.mark.parametrize(
-    ("private", "said"),
+    ("private", "message"),
     [
         (None, "the episode has no task"),
         ({"hint": "?"}, "the private part of task 't' has no such key. Put it there: Task(…, priv"),
@@ -180,16 +188,16 @@ def test_the_expected_answer_may_come_from_the_task(
     ],
 )
 def test_a_task_without_an_expected_answer_is_an_environment_error(
-    private: dict[str, Any] | None, said: str
+    private: dict[str, Any] | None, message: str
 ) -> None:
-    with pytest.raises(TaskError, match=re.escape(said)) as refused:
+    with pytest.raises(TaskError, match=re.escape(message)) as refused:
         graded(NumericMatch(from_task="answer"), 1, private=private)
 
     assert "hint" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: ExactMatch(), "and got neither"),
         (lambda: ExactMatch(1, from_task="answer"), "and got both"),
@@ -209,8 +217,8 @@ def test_a_task_without_an_expected_answer_is_an_environment_error(
         (lambda: RegexMatch("x", timeout_s=0), "timeout_s=0"),
     ],
 )
-def test_a_grader_that_cannot_grade_is_refused(make: Any, said: str) -> None:
-    with pytest.raises(OptionError, match=re.escape(said)):
+def test_a_grader_that_cannot_grade_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)):
         make()
 
 

@@ -61,7 +61,7 @@ def test_code_that_blocks_in_c_is_abandoned_and_the_agent_is_to_blame(
     assert last.execution.session_ended
     assert "A thread cannot be killed, so it was left behind." in last.execution.exception_message
     assert [one.getMessage() for one in caplog.records] == [
-        "code did not end when it was interrupted; its thread is left behind"
+        "code did not stop when it was interrupted; its thread is left behind"
     ]
     assert (after.value, after.execution.stdout) == (2, "new\n")
     assert not left.is_alive()

@@ -12,7 +12,7 @@ from envweave.tools import ToolRegistry
 from envweave.tools.mcp import McpServers
 
 FILE_TOOLS = ["file_read", "file_write", "file_append", "file_list", "file_exists", "file_delete"]
-CAUGHT = "try:\n    {}\nexcept ToolError as error:\n    said = str(error)\nsaid"
+CAUGHT = "try:\n    {}\nexcept ToolError as error:\n    message = str(error)\nmessage"
 
 
 def run(env, code):
@@ -47,14 +47,14 @@ def test_the_tools_of_a_server_are_functions_with_docstrings():
     with create_mcp_environment(configured(it=hostile("echo"))) as env:
         first = env.reset()
         helped = run(env, "help(echo)")
-        said = run(env, "echo('hi', times=2)")
+        result = run(env, "echo('hi', times=2)")
 
     assert first.available_tools == ["echo"]
     assert "echo(text: str, times: int = 1)" in helped.stdout
     assert "The tool echo." in helped.stdout
     assert "text: What to say." in helped.stdout
-    assert said.return_value == "hihi"
-    (call,) = said.tool_calls
+    assert result.return_value == "hihi"
+    (call,) = result.tool_calls
     assert (call.name, call.arguments, call.value) == ("echo", (("hi",), {"times": 2}), "hihi")
 
 

@@ -11,9 +11,15 @@ from hypothesis import strategies as st
 
 import envweave as ew
 from envweave import CodeObservation
-from envweave.codeact.transforms.quality import TRAIT_REWARDS
 from envweave.errors import OptionError
 
+TRAIT_REWARDS = {
+    "failed": -0.1,
+    "long": -0.05,
+    "swallows": -0.05,
+    "concise": 0.05,
+    "documented": 0.05,
+}
 DOCUMENTED = 'def f():\n    """Do."""\n    return 1\nf()'
 
 TRAITS = {
@@ -64,7 +70,7 @@ def test_code_that_failed_earns_nothing_for_how_it_is_written(code: str, traits:
     assert shown.reward == round(sum(TRAIT_REWARDS[trait] for trait in traits), 2)
 
 
-def test_it_adds_to_what_there_is() -> None:
+def test_it_adds_to_the_existing_reward() -> None:
     shown = ew.CodeQualityTransform(part="style")(code_observation(reward=1.0))
 
     assert (shown.reward, parts_of(shown)) == (1.05, {"base": 1.0, "style": 0.05})

@@ -6,9 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from codeact_environments import code_observation
 
-from envweave.codeact.transforms import UNSAFE_NAMES, CodeQualityTransform
-from envweave.codeact.transforms.static_analysis import BY_REASON, judge_code
+from envweave.codeact.transforms import (
+    UNSAFE_NAMES,
+    CodeQualityTransform,
+    CodeSafetyTransform,
+)
+from envweave.codeact.transforms.static_analysis import BY_REASON
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "rewards-for-code.md"
 TRIED = json.loads(Path(__file__).with_name("unsafe_programs.json").read_text(encoding="utf-8"))
@@ -34,16 +39,21 @@ def builtins() -> str:
     return listed(UNSAFE_NAMES)
 
 
+def is_safe(code: str) -> bool:
+    shown = CodeSafetyTransform()(code_observation(code))
+    return shown.metadata["code_safety"]["safe"]
+
+
 def spellings() -> str:
     rows = {}
     for one in TRIED["unsafe"]:
         tried, caught, example = rows.get(one["how"], (0, 0, one["code"]))
-        rows[one["how"]] = (tried + 1, caught + (not judge_code(one["code"]).safe), example)
+        rows[one["how"]] = (tried + 1, caught + (not is_safe(one["code"])), example)
     return table(*((how, *row[:2], as_code(row[2])) for how, row in rows.items()))
 
 
 def not_caught() -> str:
-    rows = [one for one in TRIED["unsafe"] if judge_code(one["code"]).safe]
+    rows = [one for one in TRIED["unsafe"] if is_safe(one["code"])]
     return table(*((as_code(one["code"]), one["not_caught"]) for one in rows))
 
 

@@ -36,7 +36,7 @@ def add(a: int, b: int = 1) -> int:
 
 
 async def greet(name: str) -> str:
-    """Greet somebody."""
+    """Greet a person."""
     await asyncio.sleep(0)
     return f"Hello, {name}"
 
@@ -82,10 +82,10 @@ def recorded(observation: CodeObservation) -> list[tuple[Any, ...]]:
     return [(call.name, call.arguments, call.value, call.error) for call in calls]
 
 
-CAUGHT = "try:\n    {call}\nexcept ToolError as error:\n    said = str(error)\nsaid"
+CAUGHT = "try:\n    {call}\nexcept ToolError as error:\n    message = str(error)\nmessage"
 
 
-def said(env: DirectEnvironment, call: str) -> Any:
+def error_of(env: DirectEnvironment, call: str) -> Any:
     """Call a tool that fails; return the message that code catches."""
     return value(env, CAUGHT.format(call=call))
 
@@ -149,7 +149,7 @@ def test_help_shows_a_tool_that_comes_with_a_schema(make: Make) -> None:
         "",
     ]
     assert value(env, "find('war', **{'user-id': 3})") == {"words": "war", "user-id": 3}
-    assert said(env, "find('war')").startswith("TypeError: find() missing a required argument")
+    assert error_of(env, "find('war')").startswith("TypeError: find() missing a required argument")
 
 
 def test_a_dataclass_is_given_and_returned_as_a_dict(make: Make) -> None:
@@ -175,7 +175,7 @@ def test_arguments_that_do_not_fit_are_errors_that_code_can_catch(
 ) -> None:
     env = make([add, climb])
 
-    assert said(env, call).startswith(text)
+    assert error_of(env, call).startswith(text)
 
 
 def test_an_exception_of_a_tool_can_be_caught_by_code(make: Make) -> None:
@@ -185,7 +185,7 @@ def test_an_exception_of_a_tool_can_be_caught_by_code(make: Make) -> None:
 
     assert uncaught.execution_result.exception_type == "ToolError"
     assert uncaught.execution_result.exception_message == "ValueError: no such book"
-    assert said(env, "fail()") == "ValueError: no such book"
+    assert error_of(env, "fail()") == "ValueError: no such book"
 
 
 def test_a_tool_that_is_not_allowed_is_not_available(make: Make) -> None:
@@ -204,7 +204,7 @@ def test_the_limit_of_a_tool_holds_over_the_steps_of_an_episode(make: Make) -> N
     value(env, "add(1)")
     value(env, "add(2)")
 
-    assert said(env, "add(3)") == (
+    assert error_of(env, "add(3)") == (
         "CallLimitError: add() may be called 2 times per episode; the limit is reached."
     )
     assert value(env, "greet('Ann')") == "Hello, Ann"
@@ -217,7 +217,7 @@ def test_the_limit_of_a_registry_holds_for_all_tools_together(make: Make) -> Non
 
     value(env, "add(1), greet('Ann')")
 
-    assert said(env, "add(3)") == (
+    assert error_of(env, "add(3)") == (
         "CallLimitError: Tools may be called 2 times per episode; the limit is reached."
     )
     env.reset()
@@ -230,7 +230,7 @@ def test_environments_that_share_a_registry_count_on_their_own(make: Make) -> No
 
     assert value(one, "add(1)") == 2
     assert value(other, "add(1)") == 2
-    assert said(one, "add(1)").startswith("CallLimitError")
+    assert error_of(one, "add(1)").startswith("CallLimitError")
 
 
 def test_every_call_is_in_the_record_of_its_step(make: Make) -> None:

@@ -181,7 +181,10 @@ def test_samples_reach_both_ends_of_the_bounds():
         (AnySpec(), "Annotate the action parameter"),
         (TupleSpec([AnySpec()]), "untyped spec"),
         (InstanceSpec(datetime.date), "A date cannot be sampled: it cannot be made without"),
-        (spec_from_hint(Never), r"Never refused 100 samples, the last with: ValueError: never eno"),
+        (
+            spec_from_hint(Never),
+            r"Never refused 100 samples; the last error was: ValueError: never eno",
+        ),
         (spec_from_hint(Endless), "Endless contains another Endless endlessly"),
     ],
 )

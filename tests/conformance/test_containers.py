@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from docker_engine import BASE, need_images
+from containers import BASE, need_images
 
+import envweave as ew
 from envweave import LocalDockerProvider
-from envweave.api import Env, make
 from envweave.testing import BackendConformance
 
 
@@ -21,9 +21,11 @@ class Containers(BackendConformance):
     def _images(self) -> None:
         need_images()
 
-    def make(self, env_id: str, **options: Any) -> Env:
+    def make(self, env_id: str, **options: Any) -> ew.Env:
         provider = LocalDockerProvider(network=self.network)
-        return make(env_id, backend="docker_http", docker_image=BASE, provider=provider, **options)
+        return ew.make(
+            env_id, backend="docker_http", docker_image=BASE, provider=provider, **options
+        )
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from environments.pydantic_models import Haggle, Market
+from environments.typed import Haggle, Market
 
 from envweave.testing import EnvironmentConformance
 

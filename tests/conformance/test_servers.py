@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from servers import served
 
-from envweave.api import Env, make
+import envweave as ew
 from envweave.testing import BackendConformance
 
 ASYNC = "pkg://envweave.testing.scripted:AsyncScriptedEnvironment"
@@ -30,12 +30,12 @@ class Servers(BackendConformance):
         with ExitStack() as self._servers:
             yield
 
-    def make(self, env_id: str, *, autoreset: bool = False, **kwargs: Any) -> Env:
+    def make(self, env_id: str, *, autoreset: bool = False, **kwargs: Any) -> ew.Env:
         uds = next(self._paths) if self.is_unix else None
         url = self._servers.enter_context(
             served(env_id, uds=uds, workers=self.workers, drain_s=0, **kwargs)
         )
-        return make(env_id, base_url=url, encoding=self.encoding, autoreset=autoreset)
+        return ew.make(env_id, base_url=url, encoding=self.encoding, autoreset=autoreset)
 
 
 class TestMessagePack(Servers):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from docker_engine import need_images, own_containers
+from containers import need_images, own_containers
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docker_engine import BASE, docker
+from containers import BASE, docker
 
 import envweave as ew
 from envweave.cli import main

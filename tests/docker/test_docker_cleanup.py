@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from docker_engine import ECHO, containers_of, exists
+from containers import ECHO, containers_of, exists
 
 from envweave import LocalDockerProvider
 from envweave.providers.cleanup import Owner, remove_leftovers

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from codeact_environments import CodeClient, coder, open_client
-from docker_engine import docker, exists, inspect, need_images, own_containers
+from containers import docker, exists, inspect, need_images, own_containers
 
 import envweave as ew
 from envweave.codeact import DockerExecutor
@@ -164,7 +164,7 @@ def test_an_exceeded_limit_is_named_and_the_episode_continues(
         (
             "while True:\n try:\n  while True: time.sleep(1)\n except BaseException: 0",
             "timeout",
-            "did not end within 2 s",
+            "did not stop within another 2 s",
         ),
         (
             "for n in range(40): open(str(n), 'wb').write(b'x' * (64 << 10))\ntime.sleep(60)",

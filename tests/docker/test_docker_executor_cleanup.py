@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from docker_engine import BASE, containers_of, docker, own_containers
+from containers import BASE, containers_of, docker, own_containers
 
 import envweave as ew
 from envweave.codeact.executors.docker.messages import (

@@ -158,7 +158,7 @@ def test_unreadable_data_ends_the_session_and_the_container(hostile: bytes) -> N
         result = played(one, lambda: (one.hear_run(), one.print(hostile)))
         was_let_go = one.released.wait(LONG_S)
         with pytest.raises(SessionLostError):
-            one.mux.ask(None, LONG_S)
+            one.mux.request(None, LONG_S)
 
     assert result.session_ended
     assert result.exception_type == "SessionEnded"
@@ -189,7 +189,7 @@ def test_a_broken_channel_loses_the_session_with_the_reason() -> None:
         played(one, lambda: (one.hear_run(), one.end.shutdown(socket.SHUT_RDWR)))
 
 
-def test_a_container_that_ran_out_of_memory_did_so_by_its_code() -> None:
+def test_a_container_out_of_memory_is_blamed_on_its_code() -> None:
     with container(death=ExitReason("memory", why="its container needed more")) as one:
         result = played(one, lambda: (one.hear_run(), one.end.shutdown(socket.SHUT_RDWR)))
 
@@ -271,7 +271,7 @@ def test_code_that_floods_the_host_between_steps_waits() -> None:
 
 def test_an_unresponsive_relay_is_not_waited_for() -> None:
     with container() as one, pytest.raises(SessionLostError, match="did not answer within"):
-        one.mux.ask(None, 0.05)
+        one.mux.request(None, 0.05)
 
 
 def test_a_session_in_a_container_has_no_branches() -> None:

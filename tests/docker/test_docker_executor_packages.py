@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from codeact_environments import open_client
-from docker_engine import need_images
+from containers import need_images
 
 pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(300)]
 

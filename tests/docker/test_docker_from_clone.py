@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from docker_engine import BASE, ROOT, docker, inspect
+from containers import BASE, ROOT, docker, inspect
 
 import envweave as ew
 from envweave.envs.coding_env import CodeAction, CodingEnv
 from envweave.envs.echo_env import EchoAction, EchoEnv
-from envweave.providers.docker.options import DOCKERFILES, build_command
 
 pytestmark = [
     pytest.mark.slow,
@@ -96,14 +95,20 @@ def tag() -> Iterator[Callable[[], str]]:
             docker("rmi", name)
 
 
+COMMANDS = {
+    command.split()[3]: command
+    for file in ROOT.glob("docker/*/Dockerfile")
+    for command in re.findall(r"^#   (docker build .*)$", file.read_text(), re.MULTILINE)
+}
+"""The command in each Dockerfile, by the image that it builds."""
+
+
 def build(image: str, tag: str, clone: Path) -> str:
     """Run the command that a Dockerfile begins with; other tests use the tag in it meanwhile."""
-    command = build_command(image)
-    assert command is not None
-    return run(*command.replace(f"-t {image} ", f"-t {tag} ").split(), cwd=clone)
+    return run(*COMMANDS[image].replace(f"-t {image} ", f"-t {tag} ").split(), cwd=clone)
 
 
-@pytest.mark.parametrize("image", sorted(DOCKERFILES))
+@pytest.mark.parametrize("image", sorted(COMMANDS))
 def test_an_image_is_built_by_the_documented_command(
     image: str, clone: Path, tag: Callable[[], str]
 ) -> None:
@@ -124,12 +129,12 @@ def test_the_images_are_played_by_their_clients(clone: Path, tag: Callable[[], s
 
     with EchoEnv.from_docker_image(echo) as env:
         env.reset()
-        said = env.step(EchoAction("Hello, World!")).observation.echoed_message
+        echoed = env.step(EchoAction("Hello, World!")).observation.echoed_message
     with CodingEnv.from_docker_image(coding) as env:
         env.reset()
         printed = env.step(CodeAction("print(6 * 7)")).observation.stdout
 
-    assert (said, printed) == ("Hello, World!", "42\n")
+    assert (echoed, printed) == ("Hello, World!", "42\n")
 
 
 def test_a_second_build_is_cached_and_a_change_of_the_source_installs_no_packages_anew(
@@ -140,9 +145,9 @@ def test_a_second_build_is_cached_and_a_change_of_the_source_installs_no_package
     (changed / "src/envweave/version_of_this_test.py").write_text(f"# {secrets.token_hex(4)}\n")
     name = tag()
 
-    build("envweave-lineworld:latest", name, clone)
-    again = build("envweave-lineworld:latest", name, clone)
-    after = build("envweave-lineworld:latest", name, changed)
+    build("envweave-lineworld", name, clone)
+    again = build("envweave-lineworld", name, clone)
+    after = build("envweave-lineworld", name, changed)
 
     assert "Running in" not in again
     ran = re.findall(r"^Step \S+ : (RUN .*)\n ---> Running in", after, re.MULTILINE)
@@ -160,7 +165,7 @@ def test_untracked_files_are_not_sent_to_the_engine(
         (cluttered / name).parent.mkdir(parents=True, exist_ok=True)
         (cluttered / name).write_bytes(bytes(20_000_000))
     # The first stage asks for no packages.
-    command = f"docker build --target requirements -t {tag()} -f {DOCKERFILES[BASE]} ."
+    command = f"docker build --target requirements -t {tag()} -f docker/base/Dockerfile ."
 
     log = run(*command.split(), cwd=cluttered)
 

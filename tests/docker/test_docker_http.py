@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from docker_engine import ECHO, LINEWORLD, inspect, own_containers
+from containers import ECHO, LINEWORLD, inspect, own_containers
 
 import envweave as ew
 from envweave import LocalDockerProvider

@@ -11,7 +11,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import pytest
-from docker_engine import BASE, CODING, ECHO, LINEWORLD, ROOT, docker
+from containers import BASE, CODING, ECHO, LINEWORLD, ROOT, docker
 
 import envweave as ew
 from envweave import LocalDockerProvider
@@ -57,7 +57,7 @@ def test_the_health_check_passes_where_a_server_answers(network: str) -> None:
         provider.stop_container()
 
 
-def test_the_health_check_fails_where_none_does() -> None:
+def test_the_health_check_fails_without_a_server() -> None:
     done = subprocess.run(["docker", "run", "--rm", ECHO, *HEALTH], check=False)
 
     assert done.returncode == 1

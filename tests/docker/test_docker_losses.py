@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docker_engine import ECHO, docker, exists, own_containers
-from environments.containers import MEMORY_HOG, copy_into
+from containers import ECHO, docker, engine_url, exists, own_containers
+from environments.crashing import MEMORY_HOG, copy_into
 from hostile_servers import CuttingProxy
 
 import envweave as ew
 from envweave import LocalDockerProvider
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import ConnectionLostError, EnvironmentLostError, ResetNeededError
-from envweave.providers.docker.engine import Engine
 
 pytestmark = [
     pytest.mark.slow,
@@ -217,9 +216,7 @@ def test_an_image_removed_meanwhile_is_reported_at_the_next_reset() -> None:
 
 
 def test_an_engine_that_stops_during_a_run_is_reported_without_hanging() -> None:
-    engine = Engine()
-    engine.close()
-    front = CuttingProxy(engine.url.removeprefix("unix://"), seed=0, mean_bytes=1)
+    front = CuttingProxy(engine_url().removeprefix("unix://"), seed=0, mean_bytes=1)
     front.is_cutting = False
     with ExitStack() as stopping:
         stopping.enter_context(front)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from docker_engine import BASE, ECHO, containers_of, docker, exists, inspect, own_containers
+from containers import BASE, ECHO, containers_of, docker, exists, inspect, own_containers
 
 import envweave as ew
 from envweave import LocalDockerProvider, WarmPool
@@ -126,7 +126,7 @@ def test_keywords_that_differ_from_the_pools_are_refused() -> None:
             ({"env": f"docker://{ECHO}"}, "has containers of 'envweave-base:latest'"),
             ({"done_at": 3}, "serve kwargs={'done_at': 2}, not {'done_at': 3}"),
             ({"done_at": 2, "max_episode_steps": 5}, "serve max_episode_steps=None, not 5"),
-            ({"done_at": 2, "token": "mine"}, "token=… came too late"),
+            ({"done_at": 2, "token": "mine"}, "token=… cannot be set"),
         ]
         for options, refusal in cases:
             env = options.pop("env", f"docker://{BASE}")
@@ -134,7 +134,7 @@ def test_keywords_that_differ_from_the_pools_are_refused() -> None:
                 ew.make(env, provider=pool, **options)
         provider = pool.provider()
         for options in ({"memory": "1g"}, {"port": 8123}, {"env_vars": {"A": "b"}}):
-            with pytest.raises(OptionError, match="came too late"):
+            with pytest.raises(OptionError, match="cannot be set"):
                 provider.start_container(BASE, **options)
 
         with ew.make(f"docker://{BASE}", provider=pool, done_at=2) as env:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docker_engine import BASE, ECHO, docker, exists, inspect
+from containers import BASE, ECHO, docker, exists, inspect
 
+import envweave as ew
 from envweave import LocalDockerProvider
-from envweave.api import make
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import AccessError, CallOrderError, OptionError, StartupError
 
@@ -62,7 +62,7 @@ def test_its_port_is_on_loopback_and_requires_the_token() -> None:
         bound = inspect(provider.container)["NetworkSettings"]["Ports"]["8000/tcp"]
 
         with pytest.raises(AccessError):
-            make(base_url, token="wrong")
+            ew.make(base_url, token="wrong")
 
         assert [one["HostIp"] for one in bound] == ["127.0.0.1"]
         assert base_url == f"http://127.0.0.1:{bound[0]['HostPort']}"
@@ -74,7 +74,7 @@ def test_without_a_network_it_has_a_socket_that_only_this_user_reaches() -> None
     with started(network="none") as (provider, base_url):
         folder = Path(base_url.removeprefix("unix://")).parents[1]
         mode = folder.stat().st_mode & 0o777
-        with make(base_url, token=provider.token) as env:
+        with ew.make(base_url, token=provider.token) as env:
             env.reset()
             echoed = env.step({"message": "hi"}).observation.echoed_message
         interfaces = run_inside(

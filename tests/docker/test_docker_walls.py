@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from docker_engine import ECHO, inspect, need_images
+from containers import ECHO, inspect, need_images
 
 from envweave import LocalDockerProvider
 

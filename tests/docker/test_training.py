@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 
 import pytest
+from fake_services import read_run_log, tinker_service, without_time
 from installations import venv_python, with_envweave
-from training_runs import loopback, read_run_log, without_time
 
 pytestmark = [
     pytest.mark.slow,  # starts a container, and the SDK or torch
@@ -20,7 +20,7 @@ pytestmark = [
 def test_a_gsm8k_run_in_a_container_has_the_metrics_of_one_in_process(tmp_path, env_id):
     options = ["--env", env_id, "--max-examples", 8, "--max-tokens", 2, "--lr", 0.3]
     options += ["--episodes", 128, "--evaluation-tasks", 4]
-    with loopback() as service:
+    with tinker_service() as service:
         for backend in ("inproc", "docker_http"):
             service.train(*options, "--backend", backend, "--run-dir", tmp_path / backend)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from environments.pydantic_models import (
+from environments.typed import (
     Books,
     Buy,
     Colour,
@@ -123,7 +123,7 @@ def test_a_model_that_cannot_be_sampled_names_the_field() -> None:
         spec.sample(np.random.default_rng(0))
 
 
-def test_a_vector_has_a_column_a_field_and_none_for_the_outcome() -> None:
+def test_a_vector_has_a_column_per_field_and_none_for_the_outcome() -> None:
     with ew.make_vector(Market, num_envs=3, autoreset=True) as envs:
         envs.reset(seed=1)
         for _ in range(5):

@@ -14,11 +14,11 @@ import envweave as ew
 from envweave.errors import ActionError, DefinitionError
 from envweave.testing import check_environment
 
-WORLDS = [ByTypedDict, BySpec]
+ENVIRONMENTS = [ByTypedDict, BySpec]
 ACTIONS = {"guide": {"word": "cold"}, "digger": {"depth": 2}}
 
 
-@pytest.mark.parametrize("env_class", WORLDS)
+@pytest.mark.parametrize("env_class", ENVIRONMENTS)
 @pytest.mark.parametrize("backend", ["inproc", "process"])
 def test_each_agent_acts_and_sees_in_its_own_type(backend: str, env_class: Any) -> None:
     with ew.make(env_class, backend=backend) as env:
@@ -37,7 +37,7 @@ def test_each_agent_acts_and_sees_in_its_own_type(backend: str, env_class: Any) 
         assert env.step({"guide": SayWord(), "digger": Dig()}).step_index == 2
 
 
-@pytest.mark.parametrize("env_class", WORLDS)
+@pytest.mark.parametrize("env_class", ENVIRONMENTS)
 def test_each_agent_has_its_own_schema_at_a_server(env_class: Any) -> None:
     with served(env_class) as url, ew.make(url) as env:
         env.reset(seed=0)
@@ -51,7 +51,7 @@ def test_each_agent_has_its_own_schema_at_a_server(env_class: Any) -> None:
         assert env.step(drawn).step_index == 2
 
 
-@pytest.mark.parametrize("env_class", WORLDS)
+@pytest.mark.parametrize("env_class", ENVIRONMENTS)
 def test_the_authors_classes_come_back_where_they_are_known(env_class: Any) -> None:
     with served(env_class) as url, ew.make(env_class, base_url=url) as env:
         env.reset(seed=0)
@@ -62,7 +62,7 @@ def test_the_authors_classes_come_back_where_they_are_known(env_class: Any) -> N
 
 
 @pytest.mark.parametrize("options", [{}, {"mode": "threads"}, {"backend": "process"}])
-@pytest.mark.parametrize("env_class", WORLDS)
+@pytest.mark.parametrize("env_class", ENVIRONMENTS)
 def test_a_vector_keeps_each_agents_columns(env_class: Any, options: Any) -> None:
     with ew.make_vector(env_class, num_envs=2, **options) as venv:
         venv.reset(seed=0)
@@ -75,7 +75,7 @@ def test_a_vector_keeps_each_agents_columns(env_class: Any, options: Any) -> Non
             venv.step([ACTIONS, {"guide": {}, "digger": {"depth": 9}}])
 
 
-@pytest.mark.parametrize("env_class", WORLDS)
+@pytest.mark.parametrize("env_class", ENVIRONMENTS)
 def test_pettingzoo_is_given_a_space_for_each_agent(env_class: Any) -> None:
     with ew.make(env_class) as inside:
         env = ew.to_pettingzoo(inside)
@@ -84,7 +84,7 @@ def test_pettingzoo_is_given_a_space_for_each_agent(env_class: Any) -> None:
         assert env.action_space("digger") == spaces.Discrete(3, start=1)
 
 
-@pytest.mark.parametrize("env_class", [*WORLDS, TypedDictEnvironment])
+@pytest.mark.parametrize("env_class", [*ENVIRONMENTS, TypedDictEnvironment])
 def test_every_promise_is_kept_with_these_types(env_class: Any) -> None:
     failed = [outcome for outcome in check_environment(env_class, max_steps=100) if not outcome.ok]
 

@@ -188,12 +188,12 @@ def test_reference_solutions_of_all_real_rows_score_100_percent():
     dataset = load(real_gsm8k())
     tasks = [task for split in ("train", "test") for task in dataset.tasks.split(split)]
     right = [Fraction(task.private["answer"]) for task in tasks]
-    said = [task.private["solution"] for task in tasks]
+    solutions = [task.private["solution"] for task in tasks]
 
     assert dataset.name == "gsm8k"
     assert len(tasks) == 7473 + 1319
-    assert [exact_answer(text) for text in said] == right
-    assert [lenient_answer(text) for text in said] == right
+    assert [exact_answer(text) for text in solutions] == right
+    assert [lenient_answer(text) for text in solutions] == right
 
 
 def test_shuffled_solutions_of_all_real_rows_score_0_percent():

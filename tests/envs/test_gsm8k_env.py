@@ -230,7 +230,7 @@ def test_max_examples_keeps_the_first_rows(rows):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"path": "/nowhere"}, "There is no GSM8K in '/nowhere'"),
         ({"split": "tests"}, "split='tests' is not a split of GSM8K"),
@@ -240,11 +240,11 @@ def test_max_examples_keeps_the_first_rows(rows):
         ({"download": "ftp://here"}, "not an http or https address"),
     ],
 )
-def test_an_option_that_is_wrong_is_refused(options, said):
+def test_an_option_that_is_wrong_is_refused(options, message):
     with pytest.raises(ew.errors.OptionError) as refusal:
         GSM8KEnv(**options)
 
-    assert said in str(refusal.value)
+    assert message in str(refusal.value)
 
 
 def test_a_split_that_a_folder_lacks_is_refused(rows):

@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 import pytest
-from chat_server import Failure, chat_server
+from fake_services import Failure, chat_server
 from processes import Leftovers
 
 import envweave as ew
@@ -47,9 +47,9 @@ def test_as_many_requests_run_at_once_as_are_made() -> None:
         return await asyncio.gather(*(model.ask(HI) for _ in range(64)))
 
     with chat_server(barrier) as server:
-        said = asyncio.run(main(ChatModel("tiny", server.base_url, "sk-test")))
+        replies = asyncio.run(main(ChatModel("tiny", server.base_url, "sk-test")))
 
-    assert said == ["hello"] * 64
+    assert replies == ["hello"] * 64
     assert barrier.most == 64
 
 
@@ -101,9 +101,9 @@ def test_a_busy_server_is_tried_again_after_its_retry_after(status: int, when: s
         return "hello"
 
     with chat_server(model) as server:
-        said = asyncio.run(ChatModel("tiny", server.base_url, "sk-test").ask(HI))
+        reply = asyncio.run(ChatModel("tiny", server.base_url, "sk-test").ask(HI))
 
-    assert said == "hello"
+    assert reply == "hello"
     assert len(server.requests) == 2
 
 

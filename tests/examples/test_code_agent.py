@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from chat_server import Failure, chat_server
+from fake_services import Failure, chat_server
 
 import envweave as ew
 from envweave.codeact import NumericMatch
@@ -117,11 +117,11 @@ def test_a_busy_server_is_tried_again():
         return "hello"
 
     with chat_server(model) as server:
-        said = ChatModel("tiny", server.base_url, "sk-test").ask_now(
+        reply = ChatModel("tiny", server.base_url, "sk-test").ask_now(
             [{"role": "user", "content": "hi"}]
         )
 
-    assert said == "hello"
+    assert reply == "hello"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import socketserver
 import threading
 
 import pytest
-from chat_server import Failure, chat_server
+from fake_services import Failure, chat_server
 from servers import served
 
 import envweave as ew
@@ -79,11 +79,11 @@ def test_a_server_with_an_invalid_retry_after_is_tried_again():
         return "yes"
 
     with chat_server(model) as server:
-        said = ChatModel("tiny", server.base_url, "sk-test", attempts=2).ask_now(
+        reply = ChatModel("tiny", server.base_url, "sk-test", attempts=2).ask_now(
             [{"role": "user", "content": "?"}]
         )
 
-    assert said == "yes"
+    assert reply == "yes"
 
 
 class Babble(socketserver.StreamRequestHandler):

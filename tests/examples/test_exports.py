@@ -20,7 +20,7 @@ def test_importing_the_examples_imports_no_extra():
     assert done.stdout.strip() == "[]"
 
 
-def test_every_exported_name_is_there_and_no_other():
+def test_exactly_the_exported_names_exist():
     assert all(getattr(ew.examples, name) for name in ew.examples.__all__)
     assert dir(ew.examples) == ew.examples.__all__
     with pytest.raises(AttributeError, match="LineWrld"):

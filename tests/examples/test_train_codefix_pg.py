@@ -7,8 +7,8 @@ import sys
 import time
 
 import pytest
+from fake_services import read_run_log
 from installations import venv_python, with_envweave
-from training_runs import read_run_log
 
 from envweave.examples.run_log import RunHistory
 from envweave.examples.train_codefix_pg import main

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from training_runs import KEY, MODEL, loopback, read_run_log, without_time
+from fake_services import TINKER_KEY, TINKER_MODEL, read_run_log, tinker_service, without_time
 
 from envweave.examples.train_gsm8k_tinker_rl import main
 
@@ -50,7 +50,7 @@ slow = [pytest.mark.slow, pytest.mark.timeout(300)]  # they start the SDK, and t
 
 @pytest.fixture(scope="module")
 def service():
-    with loopback() as one:
+    with tinker_service() as one:
         yield one
 
 
@@ -223,10 +223,12 @@ class TestARun:
                 assert process.poll() is None
                 time.sleep(0.01)
             process.send_signal(signal.SIGINT)
-            _, said = process.communicate()
+            _, errors = process.communicate()
 
         assert process.returncode == 130
-        assert f"Continue it with the same command and: --run-dir {metrics.parent} --resume" in said
+        assert (
+            f"Continue it with the same command and: --run-dir {metrics.parent} --resume" in errors
+        )
         assert read_run_log(metrics.parent)[-1]["type"] == "interrupted"
 
     def test_stops_at_the_target(self, service, tmp_path):
@@ -242,7 +244,7 @@ class TestARun:
 
     def test_leaves_out_lost_episodes_and_never_counts_them_as_zero(self, service, tmp_path):
         done = subprocess.run(
-            [service.python, "-c", FRAGILE, *MODEL, *TINY, "--run-dir", tmp_path / "run"],
+            [service.python, "-c", FRAGILE, *TINKER_MODEL, *TINY, "--run-dir", tmp_path / "run"],
             env=service.variables(),
             capture_output=True,
             text=True,
@@ -271,7 +273,7 @@ class TestARefusal:
         assert not (tmp_path / "run").exists()
 
     def test_names_the_extra_where_the_sdk_is_missing(self, monkeypatch, capsys):
-        monkeypatch.setenv("TINKER_API_KEY", KEY)
+        monkeypatch.setenv("TINKER_API_KEY", TINKER_KEY)
         monkeypatch.setitem(sys.modules, "tinker", None)
 
         code = main([])
@@ -280,7 +282,7 @@ class TestARefusal:
         assert "pip install 'envweave[train,tinker]'" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
-        ("option", "said"),
+        ("option", "message"),
         [
             (["--group-size", "1"], "a group of 1 has nothing to compare"),
             (["--loss-fn", "dro"], "invalid choice: 'dro'"),
@@ -288,16 +290,16 @@ class TestARefusal:
             (["--lr", "0"], "0 is not more than 0"),
         ],
     )
-    def test_of_an_option(self, option, said, capsys):
+    def test_of_an_option(self, option, message, capsys):
         with pytest.raises(SystemExit) as refusal:
             main(option)
 
         assert refusal.value.code == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
     @pytest.mark.slow  # starts the SDK
     @pytest.mark.parametrize(
-        ("options", "variables", "said"),
+        ("options", "variables", "message"),
         [
             ([], {"TINKER_API_KEY": "tml-wrong"}, "the key in TINKER_API_KEY is not valid"),
             ([], {"TINKER_API_KEY": "sk-wrong"}, "must start with the 'tml-' prefix"),
@@ -314,10 +316,10 @@ class TestARefusal:
             ),
         ],
     )
-    def test_by_the_service(self, service, tmp_path, options, variables, said):
+    def test_by_the_service(self, service, tmp_path, options, variables, message):
         done = service.train(*options, "--run-dir", tmp_path / "run", code=2, **variables)
 
-        assert said in done.stderr
+        assert message in done.stderr
         assert "Traceback" not in done.stderr
         assert not (tmp_path / "run").exists()
 
@@ -334,7 +336,7 @@ class TestARefusal:
 
     @pytest.mark.slow  # starts the SDK
     @pytest.mark.parametrize(
-        ("route", "status", "said"),
+        ("route", "status", "message"),
         [
             ("get_server_capabilities", 402, "The job is paused due to billing status"),
             ("create_model", 403, "may not do this"),
@@ -343,7 +345,7 @@ class TestARefusal:
             ("optim_step", 429, "no result from"),
         ],
     )
-    def test_of_a_call(self, service, tmp_path, route, status, said):
+    def test_of_a_call(self, service, tmp_path, route, status, message):
         service.ask("fail", route=route, status=status, times=10_000)
         try:
             done = service.train(
@@ -352,7 +354,7 @@ class TestARefusal:
         finally:
             service.ask("fail", route=route, status=status, times=0)
 
-        assert said in done.stderr
+        assert message in done.stderr
         assert "Traceback" not in done.stderr
         if (tmp_path / "run").exists():
             assert f"--run-dir {tmp_path / 'run'} --resume" in done.stderr

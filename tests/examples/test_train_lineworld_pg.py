@@ -153,7 +153,7 @@ def test_an_image_without_a_backend_for_it_is_refused(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         (["--episodes", "0"], "argument --episodes: 0 is too small; use 1 or more"),
         (["--num-envs", "many"], "argument --num-envs: 'many' is not an integer"),
@@ -165,12 +165,12 @@ def test_an_image_without_a_backend_for_it_is_refused(tmp_path, capsys):
         (["--reward-sign", "2"], "argument --reward-sign: invalid choice"),
     ],
 )
-def test_a_wrong_option_is_refused_by_name(option, said, capsys):
+def test_a_wrong_option_is_refused_by_name(option, message, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(option)
 
     assert stopped.value.code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_without_matplotlib_training_completes_and_prints_the_install_command(
@@ -196,12 +196,12 @@ def test_an_interrupted_run_keeps_its_log_and_shows_no_traceback(tmp_path, capsy
         process.stderr.readline()  # the first line of progress: training is under way
 
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=60)
 
     log = read_run_log(run_dir)
     assert process.returncode == 130
-    assert "Interrupted after" in said
-    assert "Traceback" not in said
+    assert "Interrupted after" in errors
+    assert "Traceback" not in errors
     assert log[-1]["type"] == "interrupted"
     assert sum(line["type"] == "episode" for line in log) == log[-1]["episodes"] >= 3000
     assert plots_main([str(run_dir)]) == 0

@@ -25,10 +25,10 @@ def test_a_terminal_gets_a_bar_with_the_live_figures():
     with training_progress(10, terminal) as show:
         show(10, 0.875, 1.0)
 
-    said = terminal.getvalue()
-    assert "10/10" in said
-    assert "+0.88" in said
-    assert "100%" in said
+    output = terminal.getvalue()
+    assert "10/10" in output
+    assert "+0.88" in output
+    assert "100%" in output
 
 
 def test_without_rich_a_terminal_gets_a_line_now_and_then(monkeypatch):

@@ -25,10 +25,10 @@ def test_an_episode_from_its_reset_to_its_end(peer: Any, play: str) -> None:
     ]
 
     with served(CounterEnv) as url:
-        said = peer(play, url, calls=calls)
+        results = peer(play, url, calls=calls)
 
     ended = {"episode_end": {"reason": "terminated", "blame": None, "cause": None}}
-    assert said == [
+    assert results == [
         {"observation": {"value": 0}, "reward": None, "done": False, "metadata": {"seed": 7}},
         {"observation": {"value": 1}, "reward": 1.0, "done": False, "metadata": {}},
         {"episode_id": "e1", "step_count": 1},

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_server import chat_server
+from fake_services import chat_server
 from installations import ROOT, venv_python, with_envweave
 
 import envweave as ew

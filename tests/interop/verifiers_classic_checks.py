@@ -168,11 +168,11 @@ def test_a_reward_function_that_raises_is_a_failure_not_a_zero():
     assert not result.valid
 
 
-@pytest.mark.parametrize(("said", "cause"), [("fail", "the sandbox is gone"), ("crash", "a bug")])
-def test_an_environment_that_fails_ends_its_episode_as_an_error(said, cause):
+@pytest.mark.parametrize(("reply", "cause"), [("fail", "the sandbox is gone"), ("crash", "a bug")])
+def test_an_environment_that_fails_ends_its_episode_as_an_error(reply, cause):
     with ew.make(ID, kind="talk") as env:
         env.reset(seed=0)
-        result = env.step(said)
+        result = env.step(reply)
         env.reset(seed=1)
 
     assert (result.end.reason, result.end.blame) == ("error", "environment")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from docker_engine import own_mark
-from kubernetes_cluster import left_of, need_cluster, need_own_cluster, shared
+from containers import left_of, need_cluster, need_own_cluster, own_mark, shared
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from docker_engine import BASE, CODING, ECHO, LINEWORLD, own_mark
-from kubernetes_cluster import cluster, names
+from containers import BASE, CODING, ECHO, LINEWORLD, cluster, names, own_mark
 
 import envweave as ew
 from envweave import KubernetesProvider

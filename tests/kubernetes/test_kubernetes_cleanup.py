@@ -8,8 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from docker_engine import ECHO
-from kubernetes_cluster import cluster, left_of, names
+from containers import ECHO, cluster, left_of, names
 
 from envweave import KubernetesProvider
 from envweave.providers.kubernetes.cleanup import sweep

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from docker_engine import BASE
+from containers import BASE
 
+import envweave as ew
 from envweave import KubernetesProvider
-from envweave.api import Env, make
 from envweave.testing import BackendConformance
 
 pytestmark = [
@@ -23,10 +23,12 @@ class TestKubernetes(BackendConformance):
     backend = "kubernetes"
     access = "forward"
 
-    def make(self, env_id: str, **options: Any) -> Env:
+    def make(self, env_id: str, **options: Any) -> ew.Env:
         small = {"cpu_request": 0.05, "memory_request": "32m", "stop_timeout_s": 0}
         provider = KubernetesProvider(access=self.access, **small)
-        return make(env_id, backend=self.backend, provider=provider, docker_image=BASE, **options)
+        return ew.make(
+            env_id, backend=self.backend, provider=provider, docker_image=BASE, **options
+        )
 
 
 class TestKubernetesWithCoroutines(TestKubernetes):

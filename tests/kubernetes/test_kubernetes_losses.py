@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import math
 import os
 import re
@@ -12,16 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docker_engine import ECHO, own_mark
-from environments.containers import MEMORY_HOG, pod_options
+from containers import ECHO, cluster, kill, names, need_own_cluster, own_mark
+from environments.crashing import MEMORY_HOG, pod_options
 from hostile_servers import CuttingProxy
-from kubernetes_cluster import cluster, kill, names, need_own_cluster
+from servers import http_connection
 
 import envweave as ew
 from envweave import KubernetesProvider
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import ConnectionLostError, ResetNeededError
-from envweave.providers.health import answers_health
 
 pytestmark = [
     pytest.mark.slow,
@@ -54,6 +54,17 @@ def address_of(provider: KubernetesProvider) -> str:
     found = connection.get("pods", provider.pod)
     connection.close()
     return f"http://{found['status']['podIP']}:8000"
+
+
+def is_reachable(address: str) -> bool:
+    connection = http_connection(address, timeout_s=1.0)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:
@@ -116,7 +127,7 @@ def test_a_pod_deleted_by_another_client_is_reported() -> None:
         env.reset()
         address = address_of(provider)
         delete_the_only_one()
-        wait_until(lambda: not answers_health(address, 1.0))  # a process outlives its pod a little
+        wait_until(lambda: not is_reachable(address))  # a process outlives its pod a little
 
         end = env.step({"delta": 1}).end
 

@@ -7,8 +7,7 @@ import sys
 from subprocess import PIPE
 
 import pytest
-from docker_engine import ECHO, own_mark
-from kubernetes_cluster import away, hung, left_of, names
+from containers import ECHO, away, hung, left_of, names, own_mark
 
 import envweave as ew
 from envweave import KubernetesProvider

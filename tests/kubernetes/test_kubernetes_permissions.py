@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 import yaml
-from docker_engine import ECHO
+from containers import ECHO, READY_S, names, need_own_cluster, official
 from hostile_servers import CuttingProxy
-from kubernetes_cluster import READY_S, names, need_own_cluster, official
 
 import envweave as ew
 from envweave import KubernetesProvider

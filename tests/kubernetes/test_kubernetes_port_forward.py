@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from kubernetes_cluster import FarEnd
+from containers import FarEnd
 
 from envweave.errors import StartupError
 from envweave.providers.kubernetes.port_forward import PortForward

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from docker_engine import BASE, ECHO, own_mark
-from kubernetes_cluster import READY_S, cluster, inside, names
+from containers import BASE, ECHO, READY_S, cluster, inside, names, own_mark
 
 import envweave as ew
 from envweave import KubernetesProvider

@@ -9,17 +9,17 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from environments.served import Tally
 from processes import Leftovers
+from servers import RecordingProvider
 
 import envweave as ew
 from envweave.envs.echo_env import EchoAction, EchoEnv
 from envweave.errors import CallOrderError, DefinitionError, OptionError, StartupError
 from envweave.examples import CounterEnv
-from envweave.providers.import_paths import import_path, server_config
-from envweave.registry import ReadyMade
 
 GONE_S = 20.0
 
@@ -78,7 +78,7 @@ def test_an_environment_that_cannot_be_made_raises_as_in_this_process() -> None:
 @pytest.mark.slow  # starts server processes
 def test_a_server_that_exits_shows_its_last_lines(capfd: pytest.CaptureFixture[str]) -> None:
     provider = ew.SubprocessProvider()
-    base_url = provider.start_container("pkg://environments.construction:Exits")
+    base_url = provider.start_container("pkg://environments.crashing:Exits")
     folder = folder_of(base_url)
     try:
         with pytest.raises(StartupError) as caught:
@@ -94,7 +94,7 @@ def test_a_server_that_exits_shows_its_last_lines(capfd: pytest.CaptureFixture[s
 @pytest.mark.slow  # waits for a deadline
 def test_a_server_that_starts_too_slowly_is_reported_and_stopped() -> None:
     provider = ew.SubprocessProvider()
-    base_url = provider.start_container("pkg://environments.construction:Sleeps")
+    base_url = provider.start_container("pkg://environments.crashing:Sleeps")
     pid = provider.pid
     try:
         with pytest.raises(StartupError, match=r"did not answer within 0\.2 s"):
@@ -161,38 +161,47 @@ def test_a_server_ends_when_its_parent_is_killed() -> None:
     assert not socket_path.parent.exists()
 
 
+def sent_config(env: Any, **keywords: Any) -> dict[str, Any]:
+    """Return the configuration that `make` sends to a server of its own."""
+    provider = RecordingProvider()
+    with pytest.raises(StartupError):
+        ew.make(env, provider=provider, docker_image="image", **keywords)
+    ((_, config),) = provider.asked
+    return config
+
+
 def test_only_what_a_module_defines_can_be_imported() -> None:
     class Local(CounterEnv):
         pass
 
-    assert import_path(Tally, "x") == "environments.served:Tally"
+    assert sent_config(Tally)["id"] == "pkg://environments.served:Tally"
     for refused in (Local, lambda: CounterEnv(), functools.partial(CounterEnv)):
         with pytest.raises(DefinitionError, match="HTTP needs an importable definition"):
-            import_path(refused, "x")
+            ew.make(refused, backend="http")
 
 
 def test_a_class_of_the_program_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tally, "__module__", "__main__")
 
     with pytest.raises(DefinitionError, match="defined in the program itself"):
-        import_path(Tally, "x")
+        ew.make(Tally, backend="http")
 
 
 def test_an_existing_object_cannot_be_sent_to_a_server() -> None:
     with pytest.raises(DefinitionError, match="CounterEnv object exists already"):
-        server_config(ew.EnvSpec("x", ReadyMade(CounterEnv())), {})
+        ew.make(CounterEnv(), backend="http")
 
 
 @pytest.mark.parametrize("value", [object(), {1}, (1, 2), float("nan"), b"raw", {1: 2}])
 def test_a_keyword_that_is_not_json_is_refused_by_name(value: object) -> None:
     with pytest.raises(OptionError, match=r"done_at=.*cannot be sent to a server"):
-        server_config(ew.spec("counter-v0"), {"done_at": value})
+        ew.make("counter-v0", backend="http", done_at=value)
 
 
 def test_an_environment_made_elsewhere_is_sent_by_its_id() -> None:
     pytest.importorskip("gymnasium")
 
-    config = server_config(ew.spec("gym://CartPole-v1"), {"render_mode": None})
+    config = sent_config("gym://CartPole-v1", render_mode=None)
 
     assert config["id"] == "gym://CartPole-v1"
     assert config["kwargs"] == {"render_mode": None}

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from environments.construction import Colliding, Needy
+from environments.edge_cases import Colliding, Needy
 from servers import served
 
 import envweave as ew
@@ -34,7 +34,7 @@ def test_kwargs_and_other_keywords_are_merged() -> None:
 
 @pytest.mark.parametrize("backend", ["process"])
 def test_kwargs_reach_a_constructor_on_every_backend(backend: str) -> None:
-    with ew.make("pkg://environments.construction:Colliding", backend=backend, kwargs=GIVEN) as env:
+    with ew.make("pkg://environments.edge_cases:Colliding", backend=backend, kwargs=GIVEN) as env:
         assert env.reset().observation == json.dumps(GIVEN)
 
 
@@ -73,7 +73,7 @@ def test_registered_kwargs_reach_the_constructor() -> None:
 def test_an_argument_of_the_command_line_may_have_the_name_of_an_option(command: str) -> None:
     given = ["-a", "backend=gpu", "-a", "timeout_s=3", "-a", "seed=1", "-a", "max_steps=2"]
 
-    code = main([command, "pkg://environments.construction:Colliding", *given])
+    code = main([command, "pkg://environments.edge_cases:Colliding", *given])
 
     assert code == 0
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from installations import install as install_package
+from installations import refresh_plugins
 
 import envweave as ew
-from envweave.cli.inspect_plugins import inspect_env
+from envweave.cli import main
 from envweave.errors import BackendNotFoundError, DefinitionError, EnvIdError, PluginError
-from envweave.examples import CounterEnv
-from envweave.registry import EnvSpec, plugins
+from envweave.registry import EnvSpec, load_plugin
 
 Install = Callable[..., None]
 
@@ -24,17 +26,14 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
     def install(name: str, source: str, entry_points: str, *, folder: str = "site") -> None:
         site = tmp_path / folder
-        metadata = site / f"{name}-1.0.dist-info"
-        metadata.mkdir(parents=True)
-        (site / f"{name}.py").write_text(source)
-        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (metadata / "entry_points.txt").write_text(entry_points)
+        files = {f"{name}.py": source, f"{name}-1.0.dist-info/entry_points.txt": entry_points}
+        install_package(site, name, files)
         monkeypatch.syspath_prepend(str(site))
-        plugins._find_entry_points.cache_clear()
+        refresh_plugins()
 
     yield install
     monkeypatch.undo()
-    plugins._find_entry_points.cache_clear()
+    refresh_plugins()
     for name in set(sys.modules) - known:
         if name.startswith("fake_"):
             del sys.modules[name]
@@ -43,13 +42,21 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 # Import paths
 
 
-def test_an_import_path_names_a_class_a_function_or_something_within():
-    with ew.make("pkg://envweave.examples.counter:CounterEnv", done_at=1) as env:
+@pytest.mark.parametrize("path", ["CounterEnv", "make", "Box.inner", "Box.make"])
+def test_an_import_path_names_a_class_a_function_or_something_within(install, path):
+    source = """
+from envweave.examples import CounterEnv
+def make(done_at): return CounterEnv(done_at)
+class Box:
+    inner = CounterEnv
+    make = staticmethod(make)
+"""
+    install("fake_paths", source, "")
+
+    with ew.make(f"pkg://fake_paths:{path}", done_at=1) as env:
         env.reset()
 
         assert env.step({"delta": 1}).done
-    assert plugins.load_path("envweave.examples.counter:CounterEnv.step") is CounterEnv.step
-    assert plugins.load_path("envweave.examples.counter").CounterEnv is CounterEnv
 
 
 @pytest.mark.parametrize(
@@ -153,13 +160,15 @@ def test_a_broken_environment_is_named_with_its_package_and_the_cause(install):
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-def test_a_broken_environment_does_not_break_the_others(install):
+def test_a_broken_environment_does_not_break_the_others(install, capsys):
     install("fake_broken", "1 / 0", "[envweave.envs]\nbroken-v0 = fake_broken:Env\n")
 
-    found = {spec.id: inspect_env(spec) for spec in ew.list_envs()}
+    code = main(["list", "--json"])
 
-    assert "of fake_broken is broken" in (found["broken-v0"].error or "")
-    assert found["counter-v0"].error is None
+    listed = {one["name"]: one for one in json.loads(capsys.readouterr().out)["environments"]}
+    assert code == 0
+    assert "of fake_broken is broken" in listed["broken-v0"]["error"]
+    assert listed["counter-v0"]["error"] is None
 
 
 def test_a_package_that_announces_what_it_does_not_have_is_named(install):
@@ -210,7 +219,7 @@ def test_a_path_that_was_registered_here_is_not_blamed_on_a_package(install):
 
 def test_a_missing_entry_point_is_not_a_plug_in():
     with pytest.raises(LookupError):
-        plugins.load_plugin(plugins.ENVS, "zzz")
+        load_plugin("envweave.envs", "zzz")
     with pytest.raises(BackendNotFoundError):
         ew.make("counter-v0", backend="zzz")
     with pytest.raises(EnvIdError):

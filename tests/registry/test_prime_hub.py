@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import prime_hub
 import pytest
+from fake_services import PrimeHub, prime_hub
 from installations import install, with_envweave
 
 import envweave as ew
@@ -40,14 +40,14 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch):
-    with prime_hub.serving() as served:
+    with prime_hub() as served:
         monkeypatch.setenv("PRIME_API_BASE_URL", served.api_url)
         served.publish("maze-lab/loop-maze", "0.1.0", MODULE)
         served.publish("maze-lab/loop-maze", "0.2.0", MODULE)
         yield served
 
 
-def assert_nothing_installed(hub: prime_hub.PrimeHub) -> None:
+def assert_nothing_installed(hub: PrimeHub) -> None:
     assert hub.downloads == []
     with pytest.raises(importlib.metadata.PackageNotFoundError):
         importlib.metadata.version("loop-maze")
@@ -84,8 +84,8 @@ def test_nothing_is_installed_without_permission(hub):
 
     release = hub.releases["maze-lab", "loop-maze"]["0.1.0"]
     wheel = f"{hub.files_url}/files/maze-lab/loop-maze/0.1.0/{release.filename}"
-    said, command, way_out = str(refused.value).splitlines()
-    assert "is not installed. Nothing is installed without permission." in said
+    reason, command, way_out = str(refused.value).splitlines()
+    assert "is not installed. Nothing is installed without permission." in reason
     assert sys.executable in command
     assert shlex.split(command)[-1] == f"loop-maze @ {wheel}#sha256={release.sha256}"
     assert "install='always'" in way_out
@@ -139,13 +139,13 @@ def test_the_answer_on_a_terminal_decides(hub, answer, outcome, downloads):
     done = subprocess.run(
         [sys.executable, "-c", program], stdin=theirs, stderr=theirs, env=with_envweave()
     )
-    said = os.read(ours, 100_000).decode()
+    screen = os.read(ours, 100_000).decode()
     os.close(ours)
     os.close(theirs)
 
     assert done.returncode == 1
-    assert "? [y/N]" in said
-    assert outcome in said
+    assert "? [y/N]" in screen
+    assert outcome in screen
     assert len(hub.downloads) == downloads
 
 
@@ -177,7 +177,7 @@ def test_an_unknown_bare_id_is_reported_with_both_sources(hub):
         ew.make("maze-lab/no-maze")
 
 
-def test_a_missing_version_lists_those_that_there_are(hub):
+def test_a_missing_version_is_reported_with_the_available_ones(hub):
     with pytest.raises(EnvNotFoundError, match=r"no version '0.3.0'.*It has: 0.2.0, 0.1.0\."):
         ew.make("prime://maze-lab/loop-maze@0.3.0", install="always")
 
@@ -195,7 +195,7 @@ def test_an_invalid_hub_name_is_refused(hub, rest):
 
 
 @pytest.mark.parametrize(
-    ("status", "error", "said"),
+    ("status", "error", "message"),
     [
         (
             401,
@@ -208,10 +208,10 @@ def test_an_invalid_hub_name_is_refused(hub, rest):
         (503, ServerError, "503.*Try again later"),
     ],
 )
-def test_a_refusal_of_the_hub_is_reported_with_the_remedy(hub, status, error, said):
+def test_a_refusal_of_the_hub_is_reported_with_the_remedy(hub, status, error, message):
     hub.status = status
 
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         ew.spec("prime://maze-lab/loop-maze")
 
 

@@ -7,8 +7,8 @@ import os
 import subprocess
 from pathlib import Path
 
-import prime_hub
 import pytest
+from fake_services import prime_hub
 from installations import layered_venv, venv_python, with_uv
 
 import envweave as ew
@@ -75,7 +75,7 @@ def generation(request) -> str:
 
 @pytest.fixture
 def hub():
-    with prime_hub.serving() as served:
+    with prime_hub() as served:
         for generation, code in MODULES.items():
             name = f"sum-{generation}"
             for version in ("0.1.0", "0.2.0"):
@@ -194,11 +194,11 @@ def test_the_command_line_installs_with_pip_and_names_the_version(variables, pyt
 
 def test_without_uv_and_pip_the_error_gives_the_install_command(variables, tmp_path):
     python = layered_venv(tmp_path / "venv", has_pip=False)
-    said = run(python, {**variables, "PATH": "/usr/bin:/bin"}, "prime://sum-lab/sum-v1", "always")
+    report = run(python, {**variables, "PATH": "/usr/bin:/bin"}, "prime://sum-lab/sum-v1", "always")
 
-    assert said["error"] == "InstallError"
-    assert "has no pip, and there is no uv" in said["message"]
-    assert f"{python} -m ensurepip" in said["message"]
+    assert report["error"] == "InstallError"
+    assert "has no pip, and there is no uv" in report["message"]
+    assert f"{python} -m ensurepip" in report["message"]
 
 
 def test_both_generations_run_side_by_side(variables, tmp_path, monkeypatch):

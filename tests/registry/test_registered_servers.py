@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
-from servers import served
+from servers import RecordingProvider, served
 
 import envweave as ew
 from envweave.errors import (
@@ -18,7 +17,6 @@ from envweave.errors import (
     StartupError,
 )
 from envweave.examples import CounterEnv
-from envweave.providers.base import WatchedProvider
 
 
 @pytest.fixture
@@ -30,31 +28,6 @@ def registry() -> ew.Registry:
 def url():
     with served(CounterEnv, done_at=2) as where:
         yield where
-
-
-class NotedContainers(WatchedProvider):
-    """Notes what it is asked to start, and starts nothing."""
-
-    token = None
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, dict[str, Any]]] = []
-
-    def start_container(self, image: str, port: int | None = None, env_vars: Any = None, **_: Any):
-        self.asked.append((image, json.loads(env_vars["ENVWEAVE_CONFIG"])))
-        raise StartupError("there is no engine")
-
-    def wait_for_ready(self, base_url: str, timeout_s: float = 30.0) -> None:
-        raise AssertionError
-
-    def stop_container(self) -> None:
-        pass
-
-    def why_gone(self) -> str | None:
-        return None
-
-    def another(self) -> NotedContainers:
-        raise AssertionError
 
 
 def test_an_id_with_a_server_works_with_every_make_function(registry, url) -> None:
@@ -106,7 +79,7 @@ def test_an_id_with_an_image_starts_it_and_the_image_decides_what_it_serves(
         max_episode_steps=7,
         registry=registry,
     )
-    provider = NotedContainers()
+    provider = RecordingProvider()
 
     with pytest.raises(StartupError, match="there is no engine"):
         ew.make("mine-v0", backend=backend, provider=provider, registry=registry)
@@ -122,7 +95,7 @@ def test_an_id_with_a_factory_and_an_image_runs_in_process_unless_a_backend_or_a
     registry, backend
 ) -> None:
     ew.register("mine-v0", CounterEnv, docker_image="mine:1", registry=registry)
-    provider = NotedContainers()
+    provider = RecordingProvider()
 
     with ew.make("mine-v0", registry=registry) as env:
         env.reset()

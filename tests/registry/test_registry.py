@@ -142,7 +142,7 @@ class Undescribed(ew.Environment):
 @pytest.mark.parametrize(
     "factory", [Undescribed, lambda: CounterEnv(), functools.partial(CounterEnv, 3)]
 )
-def test_a_factory_without_words_of_its_own_has_no_description(registry, factory):
+def test_a_factory_without_a_docstring_has_no_description(registry, factory):
     assert ew.register("mine-v0", factory, registry=registry).describe() == ""
 
 

@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import lossy_backend
 import pytest
-
-from envweave.registry import plugins
+from environments.tasks import LOSSY_BACKEND, LossyBackend
+from installations import install, refresh_plugins
 
 
 @pytest.fixture
-def lossy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The name of `lossy_backend`, announced as an installed package would announce it."""
-    info = tmp_path / "lossy-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lossy\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[envweave.backends]\nlossy = lossy_backend\n")
+def lossy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LossyBackend]:
+    """The backend `"lossy"`, announced as an installed package would announce it."""
+    entry_points = "[envweave.backends]\nlossy = environments.tasks:LOSSY_BACKEND\n"
+    install(tmp_path, "lossy", {"lossy-1.0.dist-info/entry_points.txt": entry_points})
     monkeypatch.syspath_prepend(tmp_path)
-    plugins._find_entry_points.cache_clear()
-    lossy_backend.LOSE.clear()
-    lossy_backend.BEGUN.clear()
-    yield "lossy"
+    refresh_plugins()
+    LOSSY_BACKEND.lost_calls.clear()
+    LOSSY_BACKEND.begun.clear()
+    yield LOSSY_BACKEND
     monkeypatch.undo()
-    plugins._find_entry_points.cache_clear()
+    refresh_plugins()

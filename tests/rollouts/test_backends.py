@@ -45,9 +45,9 @@ def test_every_backend_plays_the_same_episodes(backend, expected):
 def test_on_every_backend_a_pool_can_be_reused_after_a_rollout_was_left_early(backend, expected):
     async def scenario() -> list[ew.Episode]:
         async with ew.pool(Walk, size=6, backend=backend) as pool:
-            for patience in range(12):
+            for steps in range(12):
                 waiting = asyncio.ensure_future(anext(aiter(rollout(pool))))
-                for _ in range(patience):
+                for _ in range(steps):
                     await asyncio.sleep(0)
                 waiting.cancel()
                 await asyncio.wait([waiting])
@@ -62,18 +62,18 @@ def test_episodes_of_a_worker_that_was_killed_are_played_again(expected):
 
     async def scenario() -> tuple[list[ew.Episode], ew.Rollout]:
         async with ew.pool(Walk, size=6, backend="process") as pool:
-            playing, episodes = rollout(pool), []
-            async for episode in playing:
+            run, episodes = rollout(pool), []
+            async for episode in run:
                 episodes.append(episode)
                 if len(episodes) == 3:
                     os.kill(min(children() - others), signal.SIGKILL)
-            return episodes, playing
+            return episodes, run
 
-    episodes, playing = asyncio.run(scenario())
+    episodes, run = asyncio.run(scenario())
 
     episodes.sort(key=lambda episode: (episode.group, episode.member))
     assert content(episodes) == expected
-    assert all("SIGKILL" in fault.cause for fault in playing.faults)
+    assert all("SIGKILL" in fault.cause for fault in run.faults)
     assert children() <= others
 
 

@@ -18,7 +18,7 @@ from envweave.testing import ScriptedEnvironment
 
 
 async def ticks(count: int) -> None:
-    """Let the loop go round so many times."""
+    """Let the event loop run `count` times."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -34,35 +34,35 @@ async def collected(rollout: ew.Rollout) -> list[ew.Episode]:
     return await rollout
 
 
-async def by_cancelling_who_awaits(rollout: ew.Rollout, patience: int) -> None:
+async def by_cancelling_the_awaiting_task(rollout: ew.Rollout, steps: int) -> None:
     waiting = asyncio.create_task(collected(rollout))
-    await ticks(patience)
+    await ticks(steps)
     waiting.cancel()
     await asyncio.wait([waiting])
 
 
-async def by_cancel(rollout: ew.Rollout, patience: int) -> None:
+async def by_cancel(rollout: ew.Rollout, steps: int) -> None:
     waiting = asyncio.create_task(collected(rollout))
-    await ticks(patience)
+    await ticks(steps)
     await rollout.cancel()
     assert all(episode.usable for episode in await waiting)
 
 
-async def by_break(rollout: ew.Rollout, patience: int) -> None:
+async def by_break(rollout: ew.Rollout, steps: int) -> None:
     async with aclosing(aiter(rollout)) as stream:
         async for _ in stream:
-            patience -= 1
-            if patience <= 0:
+            steps -= 1
+            if steps <= 0:
                 break
 
 
-async def by_an_agent_that_raises(rollout: ew.Rollout, patience: int) -> None:
+async def by_an_agent_that_raises(rollout: ew.Rollout, steps: int) -> None:
     calls = 0
 
     def agent(result: ew.StepResult) -> dict:
         nonlocal calls
         calls += 1
-        if calls > patience:
+        if calls > steps:
             raise LookupError("no idea")
         return {"by": 1}
 
@@ -73,7 +73,7 @@ async def by_an_agent_that_raises(rollout: ew.Rollout, patience: int) -> None:
 
 @pytest.mark.slow  # starts worker processes
 @pytest.mark.parametrize(
-    "leave", [by_cancelling_who_awaits, by_cancel, by_break, by_an_agent_that_raises]
+    "leave", [by_cancelling_the_awaiting_task, by_cancel, by_break, by_an_agent_that_raises]
 )
 @pytest.mark.parametrize("seed", range(25))
 def test_a_rollout_left_at_any_point_leaves_nothing_running(leave: Callable, seed: int):

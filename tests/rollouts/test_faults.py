@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 
-import lossy_backend
 import pytest
 from environments.tasks import Seen, Walk, counted, flaky, forward
 
@@ -53,18 +52,18 @@ def test_a_fault_is_recorded_with_its_cause():
 
 
 def test_a_faulty_episode_is_played_again_in_another_environment(lossy):
-    lossy_backend.LOSE.append("step")
+    lossy.lost_calls.append("step")
 
     async def in_turn(result: ew.StepResult) -> dict:
         await asyncio.sleep(0)  # so that both environments are in use
         return {"by": 1}
 
-    with ew.pool(Walk, size=2, backend=lossy) as pool:
+    with ew.pool(Walk, size=2, backend="lossy") as pool:
         rollout = ew.rollout(pool, in_turn, tasks=["a", "b"] + ["c"] * 20)
         rollout.run()
 
     (fault,) = rollout.faults
-    failed, replaced = (line for line, task in lossy_backend.BEGUN if task == fault.task_id)
+    failed, replaced = (number for number, task in lossy.begun if task == fault.task_id)
     assert failed != replaced
 
 
@@ -225,8 +224,8 @@ def test_replacing_faults_does_not_change_the_episodes():
 def test_a_call_that_is_lost_is_a_fault_of_the_infrastructure(call, lossy):
     kind = counted()
 
-    with ew.pool(kind, size=1, backend=lossy) as pool:
-        lossy_backend.LOSE.append(call)
+    with ew.pool(kind, size=1, backend="lossy") as pool:
+        lossy.lost_calls.append(call)
         rollout = ew.rollout(pool, forward, episodes=2)
         episodes = rollout.run()
 
@@ -240,8 +239,8 @@ def test_a_call_that_is_lost_is_a_fault_of_the_infrastructure(call, lossy):
 def test_after_a_reset_that_is_lost_there_is_a_new_connection(lossy):
     kind = counted()
 
-    with ew.pool(kind, size=1, backend=lossy) as pool:
-        lossy_backend.LOSE.append("reset")
+    with ew.pool(kind, size=1, backend="lossy") as pool:
+        lossy.lost_calls.append("reset")
         ew.rollout(pool, forward, episodes=2).run()
 
     assert kind.log == {"made": 2, "closed": 2}

@@ -59,7 +59,7 @@ def test_an_id_is_looked_up_in_the_registry_that_is_given():
 
 
 @pytest.mark.parametrize(
-    ("keywords", "error", "said"),
+    ("keywords", "error", "message"),
     [
         ({"env": "cuonter-v0"}, EnvNotFoundError, "Did you mean"),
         ({"backend": "inprocc"}, BackendNotFoundError, "Did you mean 'inproc'"),
@@ -70,8 +70,8 @@ def test_an_id_is_looked_up_in_the_registry_that_is_given():
         ({"env": Walk()}, OptionError, "One Walk object cannot be 2 environments"),
     ],
 )
-def test_invalid_options_are_refused_by_name(keywords, error, said):
-    with pytest.raises(error, match=said):
+def test_invalid_options_are_refused_by_name(keywords, error, message):
+    with pytest.raises(error, match=message):
         ew.pool(**{"env": "counter-v0", "size": 2, **keywords})
 
 
@@ -212,7 +212,7 @@ async def _collect(rollout: ew.Rollout) -> list[ew.Episode]:
 
 
 def test_a_backend_may_connect_one_environment_at_a_time(lossy):
-    with ew.pool("counter-v0", size=3, backend=lossy) as pool:
+    with ew.pool("counter-v0", size=3, backend="lossy") as pool:
         episodes = ew.rollout(pool, lambda result: {"delta": 3}, episodes=6).run()
 
     assert [episode.reward for episode in episodes] == [3.0] * 6
@@ -227,6 +227,6 @@ def test_connected_environments_are_closed_if_the_next_connection_fails(lossy):
         return kind()
 
     with pytest.raises(DefinitionError, match=r"third_fails.*no port left"):
-        ew.pool(third_fails, size=3, backend=lossy)
+        ew.pool(third_fails, size=3, backend="lossy")
 
     assert kind.log["closed"] == 2

@@ -33,12 +33,12 @@ def test_a_terminal_gets_a_bar_with_the_figures(monkeypatch):
 
     play()
 
-    said = terminal.getvalue()
-    assert "5/5" in said
-    assert "reward" in said
-    assert "+3.000" in said
-    assert "faults" in said
-    assert "/s" in said
+    output = terminal.getvalue()
+    assert "5/5" in output
+    assert "reward" in output
+    assert "+3.000" in output
+    assert "faults" in output
+    assert "/s" in output
 
 
 def test_a_bar_may_be_declined(monkeypatch):

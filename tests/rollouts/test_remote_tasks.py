@@ -63,10 +63,10 @@ def test_a_rollout_waits_for_an_unreachable_server_without_blocking_the_loop(
             if options:
                 await asyncio.to_thread(stop)
             rollout = ew.rollout(pool, forward, tasks=tasks(pool), episodes=6, seed=3)
-            playing = asyncio.ensure_future(rollout)
+            running = asyncio.ensure_future(rollout)
             await asyncio.sleep(0)
             await asyncio.to_thread(start)
-            return await playing
+            return await running
 
     with stoppable(kind, tmp_path / "one.sock") as (url, start, stop):
         far = asyncio.run(play(kind, start, base_url=url))

@@ -210,7 +210,7 @@ def test_without_tasks_no_episodes_are_played():
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "said"),
+    ("options", "error", "message"),
     [
         ({}, OptionError, "how many episodes"),
         ({"episodes": 0}, OptionError, "episodes must be an integer >= 1, .* got 0"),
@@ -250,8 +250,8 @@ def test_without_tasks_no_episodes_are_played():
         ({"tasks": itertools.repeat("a")}, OptionError, "endless.*episodes="),
     ],
 )
-def test_invalid_options_are_refused_before_anything_is_played(options, error, said):
-    with ew.pool(Walk, size=1) as pool, pytest.raises(error, match=said):
+def test_invalid_options_are_refused_before_anything_is_played(options, error, message):
+    with ew.pool(Walk, size=1) as pool, pytest.raises(error, match=message):
         ew.rollout(pool, **{"agent": forward, **options})
 
 

@@ -7,7 +7,7 @@ import itertools
 import random
 
 import pytest
-from environments.construction import Seedless
+from environments.edge_cases import Seedless
 from environments.tasks import TASKS, Walk, forward
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -176,10 +176,10 @@ def test_a_task_for_an_environment_that_takes_none_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("task", "said"), [("aa", "There is no task 'aa'"), (7, "7 is neither a Task nor")]
+    ("task", "message"), [("aa", "There is no task 'aa'"), (7, "7 is neither a Task nor")]
 )
-def test_a_task_that_is_unknown_ends_the_rollout(task, said):
-    with ew.pool(Walk, size=2) as pool, pytest.raises(TaskError, match=said):
+def test_a_task_that_is_unknown_ends_the_rollout(task, message):
+    with ew.pool(Walk, size=2) as pool, pytest.raises(TaskError, match=message):
         ew.rollout(pool, forward, tasks=["a", task, "b"]).run()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envweave.sandbox.doctor.advice import MachineFacts, advise, machine_facts
+from envweave.sandbox.doctor import MachineFacts, advise, machine_facts
 
 UBUNTU = MachineFacts(
     apparmor_restricts=1, max_user_namespaces=60_000, python="/opt/py/bin/python3.12"

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import uvloop
-from sandbox_sessions import ProcessBody, PuppetBody
+from sandbox_sessions import ExitReason, ProcessBody, PuppetBody, SandboxTools
 
 from envweave.errors import (
     BranchError,
@@ -18,8 +18,6 @@ from envweave.errors import (
     SessionLostError,
 )
 from envweave.sandbox import AsyncSession, Limits
-from envweave.sandbox.processes.process import ExitReason
-from envweave.sandbox.tools import SandboxTools
 
 LIMITS = Limits(timeout_s=20, grace_s=10)
 STUBBORN = "import signal\nsignal.signal(signal.SIGRTMAX, signal.SIG_IGN)\nwhile True: pass"

@@ -14,7 +14,7 @@ from sandbox_sessions import PRELUDE, family, soon
 from envweave.errors import BranchError, SandboxError
 from envweave.sandbox import Limits, Sandbox
 
-PATIENCE_S = 6.0
+TIMEOUT_S = 6.0
 """How long past its deadline, which is below a second here, a call may take on a busy machine."""
 
 
@@ -51,7 +51,7 @@ def refused(session) -> str:
     began_s = time.monotonic()
     with pytest.raises(BranchError) as refusal:
         session.branch()
-    assert time.monotonic() - began_s < 0.7 + PATIENCE_S
+    assert time.monotonic() - began_s < 0.7 + TIMEOUT_S
     return str(refusal.value)
 
 
@@ -197,7 +197,7 @@ def evil(self, message):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "payload",
     [
         "b'no message at all'",
         "b'\\xc1' * 100",
@@ -209,10 +209,10 @@ def evil(self, message):
         "b''",
     ],
 )
-def test_a_copy_that_sends_an_unexpected_message_is_refused(evil, said):
+def test_a_copy_that_sends_an_unexpected_message_is_refused(evil, payload):
     session = evil(f"""
 def evil(self, message, there):
-    data = {said}
+    data = {payload}
     os.write(there, struct.pack("<I", len(data)) + data); wait()
 """, of="_become_session")  # fmt: skip
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from envweave.errors import BranchError
 from envweave.sandbox import Limits, Sandbox
+from envweave.sandbox.inside.branch import copy_with_helper
+from envweave.sandbox.processes.template import WallSetupError
+from envweave.sandbox.protocol.orders import Copied, CopyFiles, OrderFailed
 
 MAKE = """
 import os
@@ -140,3 +145,95 @@ def test_a_folder_deeper_than_any_recursion_is_copied() -> None:
 
     assert found == 1500
     assert alive
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_an_order_without_its_descriptors_leaves_the_template_alive(native: bool) -> None:
+    with Sandbox(isolation="namespace", native=native) as box, box.session() as session:
+        template = box._factory._shards[0].template
+        order = CopyFiles(pid=1, user=1, inodes=[])
+
+        # The kernel drops descriptors that a process has no room for.
+        with pytest.raises(WallSetupError, match="descriptors"):
+            template._order(order, Copied, [0])
+
+        with session.branch() as branch:
+            assert branch.run("3").return_value == 3
+        assert box.template_pids() == [template.pid]
+
+
+class OpeningHelper:
+    """Opens two folders in place of the calls that would enter a branch."""
+
+    def __init__(self, source: Path, target: Path) -> None:
+        self.folders = (source, target)
+
+    def perform_in_helper(self, calls: Any) -> tuple[int, int]:
+        for folder in self.folders:
+            os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        return -1, 0
+
+
+def test_an_unexpected_error_of_a_copy_is_reported_and_leaves_nothing_open(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    target.mkdir()
+    source.mkdir()
+    (source / "file").write_text("text")
+    walls: Any = SimpleNamespace(
+        native=OpeningHelper(source, target),
+        alone=True,
+        plan=SimpleNamespace(users=1, shell=False),
+        processes=-1,
+        limits=Limits(),
+    )
+    before = len(list(Path("/proc/self/fd").iterdir()))
+
+    report = copy_with_helper(CopyFiles(pid=1, user=1 << 70, inodes=[]), 0, walls)
+
+    assert isinstance(report, OrderFailed)
+    assert "its files could not be copied" in report.text
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_open_files_with_more_paths_than_a_message_holds_fail_their_branch_alone(
+    native: bool,
+) -> None:
+    opening = (
+        "import os\nfolder = '/'.join(['d' * 240] * 4)\nos.makedirs(folder)\n"
+        "held = [open(f'{folder}/{n}', 'w') for n in range(300)]"
+    )
+    limits = Limits(open_files=400)
+    with Sandbox(isolation="namespace", limits=limits, native=native) as box:
+        template = box.template_pids()[0]
+        with box.session() as session:
+            assert session.run(opening).success
+
+            with pytest.raises(BranchError, match="open files"):
+                session.branch()
+
+        assert box.template_pids() == [template]
+        with box.session() as session, session.branch() as branch:
+            assert branch.run("3").return_value == 3
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_long_paths_do_not_use_much_memory_of_the_template(native: bool) -> None:
+    deep = (
+        "import os\nfor _ in range(1000):\n    os.mkdir('d' * 240); os.chdir('d' * 240)\n"
+        "for n in range(1000):\n    os.mkdir(str(n))\n    open(f'{n}/f', 'w').close()\n"
+        "    os.link(f'{n}/f', f'{n}/g')\nos.chdir('/home/agent')"
+    )
+
+    def peak_kilobytes() -> int:
+        status = Path(f"/proc/{box.template_pids()[0]}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0])
+
+    with Sandbox(isolation="namespace", native=native) as box, box.session() as session:
+        assert session.run(deep).success
+        before = peak_kilobytes()
+
+        with pytest.raises(BranchError, match="name too long"):
+            session.branch()
+
+        assert peak_kilobytes() - before < 100_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 import __future__
 
 import itertools
+import re
 import subprocess
 import sys
 import warnings
@@ -80,6 +81,12 @@ PIECES = [
     "f(**a, *b)",
     "print(*a)",
     "...",
+    'str("""',
+    'x = 1 #""")',
+    '"""',
+    'x = 1 #"""',
+    "lambda \\",
+    "x: int",
 ]
 
 
@@ -158,9 +165,11 @@ def test_modules_of_the_standard_library_cut_anywhere_compile_the_same() -> None
     folder = Path(__future__.__file__).parent
     used = 0
     for name in ("textwrap", "bisect", "heapq", "queue"):
-        lines = (folder / f"{name}.py").read_text().splitlines(keepends=True)
-        for end in range(1, len(lines), 7):
-            used += assert_same("".join(lines[:end]))
+        text = (folder / f"{name}.py").read_text()
+        undocumented = re.sub(r'"""(?s:.*?)"""', "'doc'", text)
+        for lines in (text.splitlines(keepends=True), undocumented.splitlines(keepends=True)):
+            for end in range(1, len(lines), 7):
+                used += assert_same("".join(lines[:end]))
 
     assert used > 20
 
@@ -172,6 +181,7 @@ def test_modules_of_the_standard_library_cut_anywhere_compile_the_same() -> None
         ("'''\nx\n'''\ny = 1", None),
         ("def f():\n    raise ValueError('a')\n\nf()\n", "line 4, in <module>"),
         ("x = 1\ny = (\n", "'(' was never closed"),
+        ('len("""\nx = 1 #""")', 8),
     ],
 )
 def test_a_cell_gives_the_value_or_the_traceback_of_its_lines(code: str, expected: Any) -> None:

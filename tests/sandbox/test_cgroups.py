@@ -28,7 +28,7 @@ from envweave.sandbox.host.session_cgroups import (
 
 FOUND = find_cgroups()
 LIMITS = CgroupLimits(memory_bytes=64 << 20, processes=16)
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 
 IN_CI = os.environ.get("CI") == "true"
 
@@ -61,7 +61,7 @@ def start() -> Iterator[Start]:
     yield start_one
     for process in started:
         process.kill()
-        process.wait(PATIENCE_S)
+        process.wait(TIMEOUT_S)
         for pipe in (process.stdin, process.stdout):  # its children may hold the other ends
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -72,7 +72,7 @@ def start() -> Iterator[Start]:
 def group(cgroups: Cgroups) -> Iterator[Cgroup]:
     made = cgroups.create("test", LIMITS)
     yield made
-    assert made.remove(PATIENCE_S)
+    assert made.remove(TIMEOUT_S)
 
 
 def go(process: subprocess.Popen[str]) -> None:
@@ -82,7 +82,7 @@ def go(process: subprocess.Popen[str]) -> None:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline
         threading.Event().wait(0.005)
@@ -96,7 +96,7 @@ def test_a_process_that_uses_too_much_memory_is_killed_and_reported(
     before = group.memory_hit()
 
     go(process)
-    output, _ = process.communicate(timeout=PATIENCE_S)
+    output, _ = process.communicate(timeout=TIMEOUT_S)
 
     assert (before, process.returncode, output) == (False, -signal.SIGKILL, "")
     assert group.memory_hit() is True
@@ -130,7 +130,7 @@ def test_a_process_within_its_memory_is_left_alone(group: Cgroup, start: Start) 
     group.add(process.pid)
 
     go(process)
-    output, _ = process.communicate(timeout=PATIENCE_S)
+    output, _ = process.communicate(timeout=TIMEOUT_S)
 
     assert (process.returncode, output) == (0, f"{16 << 20}\n")
     assert group.memory_hit() is False
@@ -198,7 +198,7 @@ def test_removing_a_cgroup_kills_its_processes(cgroups: Cgroups, start: Start) -
     gone = group.remove()
 
     assert gone is True
-    assert process.wait(PATIENCE_S) == -signal.SIGKILL
+    assert process.wait(TIMEOUT_S) == -signal.SIGKILL
     assert not any(folder.exists() for folder in folders)
 
 
@@ -212,7 +212,7 @@ def test_killing_or_removing_twice_is_allowed(cgroups: Cgroups) -> None:
     assert (group.pids(), group.memory_hit()) == ([], False)
 
 
-def test_two_sessions_may_have_one_name(cgroups: Cgroups) -> None:
+def test_two_sessions_may_have_the_same_name(cgroups: Cgroups) -> None:
     first, second = cgroups.create("same", LIMITS), cgroups.create("same", LIMITS)
 
     assert set(first.folders).isdisjoint(second.folders)
@@ -259,7 +259,7 @@ def test_cgroups_of_a_killed_host_are_swept_and_those_of_a_live_one_are_not(
     while_it_lives = cgroups.sweep()
     inside = os.pidfd_open(int(pid))
     host.kill()
-    host.wait(PATIENCE_S)
+    host.wait(TIMEOUT_S)
 
     swept = cgroups.sweep()
 
@@ -308,11 +308,11 @@ def test_a_v2_cgroup_is_killed_completely_even_without_limits(start: Start) -> N
     assert [process.stdout.readline() for _ in range(2)] == ["forked\n"] * 2
     members = group.pids()
 
-    gone = group.remove(PATIENCE_S)
+    gone = group.remove(TIMEOUT_S)
 
     assert len(members) == 2
     assert gone is True
-    assert process.wait(PATIENCE_S) == -signal.SIGKILL
+    assert process.wait(TIMEOUT_S) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("isolation", ["namespace", "landlock"])

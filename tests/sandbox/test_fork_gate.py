@@ -25,13 +25,13 @@ def live_behind_the_gate():
     if {session}:
         seccomp.install(seccomp.assemble(policy.session_policy(
             shell=False, pid=None, signals_scoped=True, branching=True), MACHINE))
-    say = []
+    outcomes = []
     for act in (fork, fork, unshare, thread, other_namespace):
         try:
-            say.append(str(act()))
+            outcomes.append(str(act()))
         except OSError as error:
-            say.append(errno.errorcode[error.errno])
-    print(" ".join(say))
+            outcomes.append(errno.errorcode[error.errno])
+    print(" ".join(outcomes))
 
 def fork():
     child = os.fork()

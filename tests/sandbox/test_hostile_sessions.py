@@ -6,14 +6,12 @@ import time
 
 import msgspec
 import pytest
-from sandbox_sessions import Puppet, PuppetBody
+from sandbox_sessions import ExitReason, Puppet, PuppetBody, SandboxTools
 
 from envweave.errors import SandboxError, SessionEndedError, SessionLostError
 from envweave.sandbox import Limits, Session
-from envweave.sandbox.processes.process import ExitReason
 from envweave.sandbox.protocol.encoding import encode
 from envweave.sandbox.protocol.messages import Called, Get, Replied, Run, RunFinished
-from envweave.sandbox.tools import SandboxTools
 
 LIMITS = Limits(timeout_s=0.1, grace_s=0.05, message_bytes=1 << 16, tool_calls=5)
 PATIENT = Limits(timeout_s=30, grace_s=10, message_bytes=1 << 16, tool_calls=5)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from processes import cpu_s
 
 from envweave.errors import SessionEndedError
 from envweave.sandbox import (
@@ -19,9 +20,8 @@ from envweave.sandbox import (
     Sandbox,
     Session,
 )
-from envweave.sandbox.processes.process_group import cpu_s
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 LIMITS = Limits(disk_bytes=1 << 20, files=64)
 
 WORK_ON = """
@@ -56,7 +56,7 @@ def on_disk() -> Iterator[Sandbox]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline
         threading.Event().wait(0.005)
@@ -231,7 +231,7 @@ def test_an_excess_in_a_run_too_short_to_be_watched_is_reported_by_the_next(
 def test_back_to_back_runs_are_checked_too(on_disk: Sandbox) -> None:
     with on_disk.session() as session:
         result = session.run("n = 0")
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while result.success and time.monotonic() < deadline:
             result = session.run("n += 1\nopen(str(n), 'wb').write(bytes(50_000))")
 

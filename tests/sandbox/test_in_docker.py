@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from attacks.corpus import load
-from docker_engine import need_image
+from containers import need_image
 from staging import stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

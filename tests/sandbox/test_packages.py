@@ -154,7 +154,7 @@ def test_a_distribution_may_be_named_and_a_preloaded_module_is_visible_too(isola
 
 
 @pytest.mark.slow  # starts several sandboxes
-def test_all_packages_are_visible_but_the_one_that_makes_the_sandbox(isolation, folder):
+def test_all_packages_are_visible_except_the_one_that_makes_the_sandbox(isolation, folder):
     acme_env = importlib.import_module("acme_env")
     compiled = py_compile.compile(folder / "acme_answers.py")
     with acme_env.sandbox(isolation=isolation, packages="all") as box:

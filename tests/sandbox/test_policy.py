@@ -7,7 +7,7 @@ import random
 import signal
 
 import pytest
-from seccomp_filters import run_filter
+from sandbox_walls import run_filter
 
 from envweave.sandbox.walls import policy
 from envweave.sandbox.walls.seccomp import ALLOW, MACHINES, NOTIFY, assemble, refuse

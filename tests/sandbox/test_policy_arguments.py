@@ -12,7 +12,7 @@ import socket
 import termios
 
 import pytest
-from seccomp_filters import run_filter
+from sandbox_walls import run_filter
 
 from envweave.sandbox.walls import policy
 from envweave.sandbox.walls.seccomp import ALLOW, MACHINES, assemble, refuse

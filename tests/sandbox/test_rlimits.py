@@ -25,7 +25,7 @@ def run_limited(code: str, work, *, before: str = "", counted_with: int = 100_00
     """Run code under these limits and return what it printed as JSON."""
     program = f"""
 import json, os, resource, sys
-from envweave.sandbox.limits import Limits
+from envweave.sandbox.execution import Limits
 from envweave.sandbox.walls import rlimits
 {before}
 session_limits = rlimits.for_session(Limits(**{limits!r}), counted_with={counted_with})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sandbox_runner import Child, running
+from sandbox_sessions import Child, running
 
 from envweave.sandbox.protocol.messages import Begin, Branch, Get, RunFinished, ToolSignature
 
@@ -248,7 +248,7 @@ def test_sessions_without_a_seed_draw_different_numbers(tmp_path):
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**32 + 5, -3, 2**100])
-def test_any_seed_is_honored_and_no_two_are_alike(child: Child, seed):
+def test_any_seed_is_honored_and_different_seeds_differ(child: Child, seed):
     child.run("import random, numpy as np\nfrom envweave.sandbox.inside.seeding import reseed")
     draw = "reseed({})\nrandom.random(), float(np.random.random())"
 

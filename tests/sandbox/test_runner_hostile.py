@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sandbox_runner import Child, running
+from sandbox_sessions import Child, running
 
 from envweave.sandbox.protocol.messages import (
     ListFiles,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from sandbox_runner import Child, answer, running
+from sandbox_sessions import Child, answer, running
 
 from envweave.sandbox.protocol.messages import Called, Get, RunFinished, ToolAnswer, ToolSignature
 
@@ -34,7 +34,7 @@ def test_a_tool_returns_what_the_host_returns(child: Child):
 
 
 def test_a_tool_that_fails_raises_tool_error(child: Child):
-    code = "try:\n    lookup('x')\nexcept ToolError as error:\n    told = str(error)\ntold"
+    code = "try:\n    lookup('x')\nexcept ToolError as error:\n    message = str(error)\nmessage"
 
     finished = child.run(code, lookup=lambda query: 1 / 0)
 
@@ -134,15 +134,15 @@ def test_a_thread_that_waits_for_a_tool_after_its_cell_gets_its_answer_in_the_ne
 
 def test_a_tool_called_when_no_cell_runs_is_refused(child: Child):
     child.run(
-        "import threading\ntold = []\n"
+        "import threading\nmessages = []\n"
         "def later():\n    try: lookup(1)\n"
-        "    except ToolError as error: told.append(str(error))\n"
+        "    except ToolError as error: messages.append(str(error))\n"
         "threading.Timer(0.05, later).start()"
     )
-    while not child.get("told"):
+    while not child.get("messages"):
         pass
 
-    assert child.get("told") == ["lookup() can be called only while the session runs code."]
+    assert child.get("messages") == ["lookup() can be called only while the session runs code."]
 
 
 SLOW = {

@@ -26,11 +26,11 @@ from envweave.errors import (
 )
 from envweave.sandbox import AsyncSandbox, Sandbox
 
-_PATIENCE_S = 30.0
+_TIMEOUT_S = 30.0
 
 
 def _wait_until(holds):
-    ends_s = time.monotonic() + _PATIENCE_S
+    ends_s = time.monotonic() + _TIMEOUT_S
     while not holds():
         assert time.monotonic() < ends_s
         time.sleep(0.01)
@@ -175,10 +175,10 @@ def test_closing_while_other_threads_make_sessions_raises_there_and_leaves_nothi
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
-    busy.wait(_PATIENCE_S)
+    busy.wait(_TIMEOUT_S)
     box.close()
     for thread in threads:
-        thread.join(_PATIENCE_S)
+        thread.join(_TIMEOUT_S)
 
     assert [type(one) for one in errors if not isinstance(one, SandboxError | ClosedError)] == []
     assert len(errors) == 4

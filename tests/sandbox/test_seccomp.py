@@ -7,7 +7,7 @@ import itertools
 import random
 
 import pytest
-from seccomp_filters import decide, names_of, run_filter
+from sandbox_walls import decide, names_of, run_filter
 
 from envweave.sandbox.walls import policy as policies
 from envweave.sandbox.walls.seccomp import (

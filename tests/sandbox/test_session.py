@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from sandbox_sessions import ProcessBody
+from sandbox_sessions import ProcessBody, SandboxTools
 
 from envweave.errors import (
     BusyError,
@@ -21,7 +21,6 @@ from envweave.errors import (
     WorkFileError,
 )
 from envweave.sandbox import Limits, Session, ToolCall
-from envweave.sandbox.tools import SandboxTools
 
 LIMITS = Limits(timeout_s=20, grace_s=10)
 STUBBORN = "import signal\nsignal.signal(signal.SIGRTMAX, signal.SIG_IGN)\nwhile True: pass"

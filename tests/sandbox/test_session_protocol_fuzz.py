@@ -11,11 +11,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from sandbox_sessions import LIMITS, Clock, decoded, finished, make_protocol
+from sandbox_sessions import LIMITS, Clock, ExitReason, decoded, finished, make_protocol
 
 from envweave.errors import SandboxError
 from envweave.sandbox import ExecutionResult, Limits
-from envweave.sandbox.processes.process import ExitReason
 from envweave.sandbox.protocol.broker import ToolInvocation
 from envweave.sandbox.protocol.encoding import encode
 from envweave.sandbox.protocol.messages import Called, Failure, Ready, Replied, Run, ToolAnswer

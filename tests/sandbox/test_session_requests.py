@@ -1,7 +1,7 @@
 """Requests besides `run`, checked on the host."""
 
 import pytest
-from sandbox_sessions import LIMITS, Clock, decoded, make_protocol
+from sandbox_sessions import LIMITS, Clock, SandboxTools, decoded, make_protocol
 
 from envweave.errors import OptionError, PlainDataError, SandboxError, SessionEndedError
 from envweave.sandbox import Limits
@@ -9,7 +9,6 @@ from envweave.sandbox.protocol.encoding import encode
 from envweave.sandbox.protocol.messages import Failure, Replied
 from envweave.sandbox.protocol.session_protocol import SessionProtocol, SessionReply
 from envweave.sandbox.protocol.termination import TerminationError
-from envweave.sandbox.tools import SandboxTools
 
 
 @pytest.fixture

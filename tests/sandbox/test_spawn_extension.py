@@ -29,7 +29,7 @@ except ImportError:
     _spawn = None
 
 IN_CI = os.environ.get("CI") == "true"
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 
 FACTS = """
 import ctypes, fcntl, gc, os, resource, signal, stat, sys, threading
@@ -266,7 +266,7 @@ def storm(box: Sandbox, count: int) -> None:
 
 
 def until(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not holds():
         if time.monotonic() > deadline:
             return False

@@ -12,7 +12,7 @@ import pytest
 from envweave.sandbox import Sandbox
 from envweave.sandbox.host.cleanup import is_stale, mark, new_folder, sweep_folders
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 HOST = """
 import sys
 from envweave.sandbox import Sandbox
@@ -36,7 +36,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 def dead_pid() -> int:
     """The id of a process that has ended."""
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        process.wait(PATIENCE_S)
+        process.wait(TIMEOUT_S)
     return process.pid
 
 

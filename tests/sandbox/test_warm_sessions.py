@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +14,7 @@ import pytest
 
 from envweave.sandbox import Sandbox
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 STATE = """
 import gc, inspect, linecache, os, random, signal, sys, threading, warnings
@@ -37,7 +40,7 @@ def here():
 
 
 def wait_until_warm(box: Sandbox, count: int) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while len(box._factory._warm) < count:
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -106,15 +109,40 @@ def test_close_ends_the_thread_that_keeps_sessions_warm() -> None:
 
 
 def test_sessions_are_kept_warm_again_after_a_template_was_lost() -> None:
-    import os
-    import signal
-
     with Sandbox(warm=1) as box:
         box.session().close()
         wait_until_warm(box, 1)
         os.kill(box.template_pids()[0], signal.SIGKILL)
+        deadline = time.monotonic() + TIMEOUT_S
+        while box._factory._warm[0].is_usable():  # it ends a moment after its template
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
 
         with box.session() as session:
             assert session.run("1 + 1").return_value == 2
         box.session().close()
+        wait_until_warm(box, 1)
+
+
+def test_sessions_are_kept_warm_again_after_none_could_be_made_for_a_while() -> None:
+    before = set(threading.enumerate())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Sandbox(warm=1) as box:
+        box.session().close()
+        wait_until_warm(box, 1)
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))  # no session can be made
+        try:
+            taken = box.session()
+            for thread in set(threading.enumerate()) - before:
+                if thread.name == "sandbox-warm":
+                    thread.join(TIMEOUT_S)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        taken.close()
+        assert not box._factory._warm
+
+        with box.session() as session:
+            assert session.run("1 + 1").return_value == 2
         wait_until_warm(box, 1)

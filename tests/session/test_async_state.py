@@ -7,17 +7,17 @@ import itertools
 from typing import Any
 
 import pytest
-from environments.async_state import AsyncState, SyncWithAsyncState, wrapped
+from environments.edge_cases import AsyncState, SyncWithAsyncState, wrapped
 from servers import served
 
 import envweave as ew
 from envweave.errors import ClosedError, DeadlineError, StateFailedError
 from envweave.session import DirectEnvironment
 
-WORLDS = (AsyncState, SyncWithAsyncState, wrapped)
+ENVIRONMENTS = (AsyncState, SyncWithAsyncState, wrapped)
 
 
-@pytest.fixture(params=WORLDS)
+@pytest.fixture(params=ENVIRONMENTS)
 def env_class(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -26,7 +26,7 @@ def env_class(request: pytest.FixtureRequest) -> Any:
 @pytest.mark.parametrize(
     ("env_class", "backend"),
     [
-        *((env_class, "inproc") for env_class in WORLDS),
+        *((env_class, "inproc") for env_class in ENVIRONMENTS),
         (AsyncState, "process"),
         (SyncWithAsyncState, "process"),
         (SyncWithAsyncState, "http"),
@@ -79,7 +79,7 @@ def test_an_environment_used_directly_has_the_state_as_a_property(env_class: Any
 @pytest.mark.parametrize(
     ("env_class", "options"),
     [
-        *itertools.product(WORLDS, [{}, {"mode": "threads"}, {"mode": "async"}]),
+        *itertools.product(ENVIRONMENTS, [{}, {"mode": "threads"}, {"mode": "async"}]),
         (SyncWithAsyncState, {"backend": "process"}),
         (AsyncState, {"backend": "process"}),
         (SyncWithAsyncState, {"backend": "http"}),
@@ -96,7 +96,8 @@ def test_a_vector_gets_the_state_of_each(env_class: Any, options: dict[str, Any]
 
 @pytest.mark.slow  # starts server and worker processes
 @pytest.mark.parametrize(
-    ("env_class", "workers"), [*((env_class, 0) for env_class in WORLDS), (SyncWithAsyncState, 1)]
+    ("env_class", "workers"),
+    [*((env_class, 0) for env_class in ENVIRONMENTS), (SyncWithAsyncState, 1)],
 )
 def test_a_server_returns_the_state_of_each_session(env_class: Any, workers: int) -> None:
     with served(env_class, workers=workers) as url, ew.make(url) as one, ew.make(url) as other:

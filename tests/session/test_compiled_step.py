@@ -10,13 +10,13 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
+from comparison import same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import envweave as ew
 from envweave.errors import ActionError
 from envweave.session import Session, SyncDriver
-from envweave.types.results import same
 
 
 @dataclass

@@ -28,7 +28,7 @@ class Doubling(ew.Transform):
 
 
 @dataclass
-class Told(ew.Action):
+class Order(ew.Action):
     order: str = ""
 
 
@@ -38,7 +38,7 @@ class Ordered(ew.Environment):
     def reset(self, *, seed: int | None = None) -> ew.Observation:
         return ew.Observation()
 
-    def step(self, action: Told) -> ew.Observation:
+    def step(self, action: Order) -> ew.Observation:
         if action.order == "raise":
             raise OSError("no more")
         if action.order == "lose":
@@ -54,7 +54,7 @@ class Ordered(ew.Environment):
 
 
 class AsyncOrdered(Ordered):
-    async def step(self, action: Told) -> ew.Observation:  # type: ignore[override]
+    async def step(self, action: Order) -> ew.Observation:  # type: ignore[override]
         await asyncio.sleep(0)
         return super().step(action)
 
@@ -67,7 +67,7 @@ def env(request: pytest.FixtureRequest) -> Any:
 
 def test_reset_and_step_return_bare_observations(env: Any) -> None:
     first = env.reset(seed=1)
-    then = env.step(Told())
+    then = env.step(Order())
 
     assert type(first) is type(then) is ew.Observation
     assert (first.reward, then.reward) == (None, 1.0)
@@ -75,15 +75,15 @@ def test_reset_and_step_return_bare_observations(env: Any) -> None:
 
 def test_a_step_before_the_first_reset_is_refused(env: Any) -> None:
     with pytest.raises(ResetNeededError, match="Call reset"):
-        env.step(Told())
+        env.step(Order())
 
 
 def test_a_step_after_the_end_is_refused(env: Any) -> None:
     env.reset()
-    last = env.step(Told("end"))
+    last = env.step(Order("end"))
 
     with pytest.raises(ResetNeededError, match="Call reset"):
-        env.step(Told())
+        env.step(Order())
 
     assert last.done
     assert last.metadata["end"] == {"reason": "terminated", "blame": None, "cause": None}
@@ -116,9 +116,9 @@ def test_an_observation_contains_why_its_episode_ended(
 ) -> None:
     env.reset()
 
-    last = env.step(Told(order))
+    last = env.step(Order(order))
     env.reset()
-    after = env.step(Told())
+    after = env.step(Order())
 
     outcome = last.metadata["end"]
     assert (outcome["reason"], outcome["blame"], outcome["cause"].partition(" (")[0]) == end
@@ -130,7 +130,7 @@ def test_an_observation_contains_why_its_episode_ended(
 
 def test_a_tool_call_of_the_environments_is_answered(env: Any) -> None:
     env.reset()
-    env.step(Told("ask"))
+    env.step(Order("ask"))
 
     answered = env.answer(ew.ToolResult("1", "seen"))
 
@@ -139,12 +139,12 @@ def test_a_tool_call_of_the_environments_is_answered(env: Any) -> None:
 
 def test_a_transform_that_is_set_in_mid_episode_holds_from_the_next_step(env: Any) -> None:
     env.reset()
-    before = env.step(Told()).reward
+    before = env.step(Order()).reward
 
     env.transform = Doubling()
-    during = env.step(Told())
+    during = env.step(Order())
     env.transform = None
-    after = env.step(Told()).reward
+    after = env.step(Order()).reward
 
     assert (before, during.reward, after) == (1.0, 2.0, 1.0)
     assert during.metadata["reward_parts"]["one"] == 1.0
@@ -159,7 +159,7 @@ def test_closing_twice_is_allowed(env: Any) -> None:
     with pytest.raises(ClosedError):
         env.reset()
     with pytest.raises(ClosedError):
-        env.step(Told())
+        env.step(Order())
     with pytest.raises(ClosedError):
         env.state
 
@@ -196,9 +196,9 @@ def test_it_may_be_made_outside_a_loop_and_stepped_inside_one() -> None:
         env.reset()
 
         async def cell() -> Any:
-            return env.step(Told()).reward
+            return env.step(Order()).reward
 
-        rewards = [asyncio.run(cell()), env.step(Told()).reward, asyncio.run(cell())]
+        rewards = [asyncio.run(cell()), env.step(Order()).reward, asyncio.run(cell())]
 
     assert rewards == [1.0, 1.0, 1.0]
 
@@ -217,14 +217,16 @@ def test_make_unwraps_it_and_the_transform_is_applied_once(inside: Any) -> None:
 
 @pytest.mark.parametrize("inside", [Ordered, AsyncOrdered])
 @pytest.mark.parametrize("through", ["make", "direct"])
-def test_a_wrapper_around_it_is_around_what_is_inside(inside: Any, through: str) -> None:
+def test_a_wrapper_around_a_direct_environment_wraps_the_one_inside(
+    inside: Any, through: str
+) -> None:
     env = DirectEnvironment(inside())
     env.transform = Doubling()
     wrapped = EpisodeStatistics(TimeLimit(env, max_steps=2))
 
     with ew.make(wrapped) if through == "make" else DirectEnvironment(wrapped) as made:
         made.reset()
-        shown = [made.step(Told()) for _ in range(2)]
+        shown = [made.step(Order()) for _ in range(2)]
 
     assert [one.reward for one in shown] == [2.0, 2.0]
     assert [one.truncated for one in shown] == [False, True]
@@ -236,7 +238,7 @@ def test_one_inside_another_is_one() -> None:
 
     with DirectEnvironment(inner) as outer:
         outer.reset()
-        reward = outer.step(Told()).reward
+        reward = outer.step(Order()).reward
 
     assert outer.unwrap() is inner.unwrap()
     assert reward == 2.0

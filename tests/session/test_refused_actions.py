@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from environments.refusing import (
+from environments.edge_cases import (
     AsyncRefusing,
     PickyError,
     Refusing,

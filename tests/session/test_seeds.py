@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from environments.construction import Seedless
+from environments.edge_cases import Seedless
 from hypothesis import given
 from hypothesis import strategies as st
 

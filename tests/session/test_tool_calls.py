@@ -68,7 +68,7 @@ def test_two_calls_of_one_name_are_the_environments_error() -> None:
     env = ew.make(Asks("a", "a"))
     env.reset()
 
-    assert "Two tool calls are called 'a'" in env.step("go").end.cause
+    assert "Two tool calls have the id 'a'" in env.step("go").end.cause
 
 
 def test_an_end_drops_the_calls_that_wait() -> None:
@@ -112,9 +112,9 @@ def test_events_of_a_new_episode_come_after_the_end_of_the_old_one() -> None:
     env = ew.make(Talks(), autoreset=True)
     env.reset()
 
-    said = env.step(0).requests
+    sent = env.step(0).requests
 
-    assert [getattr(one, "message", one.type) for one in said] == [
+    assert [getattr(one, "message", one.type) for one in sent] == [
         "goodbye",
         "episode_end",
         "auto_reset_ready",

@@ -130,9 +130,14 @@ def keep_sandbox(**options: Any) -> Iterator[None]:
         release()
 
 
+def lease_sandbox(**options: Any) -> Any:
+    """Take a lease of the sandbox that environments with these options share."""
+    return take_lease(SandboxOptions(**options))
+
+
 def lease_grading_sandbox(**options: Any) -> Any:
     """Take a lease of the sandbox that graders with these options share."""
-    return take_lease(SandboxOptions(preload=MODULES, **options))
+    return lease_sandbox(preload=MODULES, **options)
 
 
 @contextmanager

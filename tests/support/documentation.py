@@ -32,7 +32,7 @@ RUN = {
     "python": [sys.executable],
     "uvicorn": [sys.executable, "-m", "uvicorn"],
 }
-NOT_RUN = {"pip", "uv", "source", "docker", "./dev"}  # they install, or take long
+NOT_RUN = {"pip", "uv", "source", "docker", "kubectl", "./dev"}  # they install, or take long
 OPENENV = "openenv/bin/"
 """Where pages have OpenEnv installed, which needs a virtual environment of its own."""
 

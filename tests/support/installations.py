@@ -117,6 +117,13 @@ def install(
         target.write_text(text)
 
 
+def refresh_plugins() -> None:
+    """Have the entry points looked up again, after packages came or went."""
+    from envweave.registry import plugins
+
+    plugins._find_entry_points.cache_clear()
+
+
 def wheel(
     name: str, version: str, files: Mapping[str, str], requires: Sequence[str] = ()
 ) -> tuple[str, bytes]:

@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
@@ -33,7 +34,7 @@ class Process:
         """Whether it only waits for its parent to take notice."""
         return self.state in "ZX"
 
-    def bury(self) -> None:
+    def reap(self) -> None:
         """Reap a dead child of this process that is not waited for elsewhere."""
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, os.WNOHANG)
@@ -59,9 +60,14 @@ def read_process(pid: int) -> Process | None:
 
 
 def is_alive(pid: int) -> bool:
-    """Say whether a process runs: one that is dead and not yet waited for does not."""
+    """Whether a process runs; a zombie does not."""
     process = read_process(pid)
     return process is not None and not process.is_dead
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU time that all threads of a process have used."""
+    return time.clock_gettime(~pid << 3 | 2)  # CPUCLOCK_SCHED of another process
 
 
 def descendants(of: int | None = None) -> set[Process]:

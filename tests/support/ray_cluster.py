@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+
+import pytest
+
+
+def skip_without_ray() -> None:
+    """Skip the test where Ray is not installed, but not in scripts/ray-tests."""
+    if os.environ.get("ENVWEAVE_CI_RAY") != "1":
+        pytest.importorskip("ray", reason="Ray is not installed. Run: scripts/ray-tests")
 
 
 def live_workers() -> list[str]:

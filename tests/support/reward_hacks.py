@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envweave import CodeAction, create_codeact_env
-from envweave.codeact import Grader
-from envweave.codeact.grading import ExactMatch, HiddenTests, NumericMatch, RegexMatch
+from envweave.codeact import ExactMatch, Grader, HiddenTests, NumericMatch, RegexMatch
 from envweave.sandbox import Limits
 from envweave.session import DirectEnvironment
 

@@ -1,4 +1,8 @@
-"""Sandbox sessions without walls: child processes, scripted ends, a protocol with a test clock."""
+"""Sandbox sessions without walls: child processes, scripted ends, a protocol with a test clock.
+
+`running` starts a session's runner and plays its host message by message; `ProcessBody` and
+`PuppetBody` stand for the process below a `Session`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,31 +25,61 @@ import envweave
 from envweave.sandbox import Limits
 from envweave.sandbox.processes.process import ExitReason
 from envweave.sandbox.protocol.decoding import read_from_host, read_from_session
-from envweave.sandbox.protocol.encoding import encode
+from envweave.sandbox.protocol.encoding import encode, pack
 from envweave.sandbox.protocol.framing import Frames
-from envweave.sandbox.protocol.messages import Begin, Ready, RunFinished, SpawnRequest, ToSession
+from envweave.sandbox.protocol.messages import (
+    Begin,
+    Called,
+    FromSession,
+    Get,
+    Put,
+    Ready,
+    Replied,
+    Run,
+    RunFinished,
+    SpawnRequest,
+    ToolAnswer,
+    ToolSignature,
+    ToSession,
+)
 from envweave.sandbox.protocol.session_protocol import SessionProtocol
 from envweave.sandbox.tools import SandboxTools
 
 _BOOT = """
 import os, sys
-sys.path[:0] = sys.argv[3].split(os.pathsep)
+sys.path[:0] = sys.argv[2].split(os.pathsep)
 descriptor = int(sys.argv[1])
-os.dup2(descriptor, 3)
+os.dup2(descriptor, 3, inheritable=False)
 if descriptor != 3:
     os.close(descriptor)
 for stream in (1, 2):
-    os.dup2(os.memfd_create("output"), stream)
-os.chdir(sys.argv[2])
+    memory = os.memfd_create("output", 0)
+    os.dup2(memory, stream)
+    os.close(memory)
 import msgspec
 from envweave.sandbox.protocol.messages import SpawnRequest, Ready
 from envweave.sandbox.inside.runner import SessionRunner
-request = msgspec.msgpack.decode(bytes.fromhex(sys.argv[4]), type=SpawnRequest)
+request = msgspec.msgpack.decode(bytes.fromhex(sys.argv[3]), type=SpawnRequest)
 runner = SessionRunner(request)
 runner.start(request)
 runner.send(Ready())
 runner.serve()
 """
+
+
+def _start_runner(request: SpawnRequest, channel: socket.socket) -> subprocess.Popen[bytes]:
+    """Start a runner in its working directory, and pass it its end of the socket."""
+    paths = [str(Path(envweave.__file__).parents[1]), str(Path(msgspec.__file__).parents[1])]
+    command = [sys.executable, "-I", "-B", "-c", _BOOT, str(channel.fileno())]
+    command += [os.pathsep.join(paths), msgspec.msgpack.encode(request).hex()]
+    with channel:
+        return subprocess.Popen(
+            command,
+            pass_fds=[channel.fileno()],
+            stdin=subprocess.DEVNULL,
+            cwd=request.work,
+            env={},
+        )
 
 
 class ProcessBody:
@@ -70,13 +104,7 @@ class ProcessBody:
             work=self.folder.name,
             user=None,
         )
-        paths = [str(Path(envweave.__file__).parents[1]), str(Path(msgspec.__file__).parents[1])]
-        command = [sys.executable, "-I", "-B", "-c", _BOOT, str(theirs.fileno())]
-        command += [self.folder.name, os.pathsep.join(paths), msgspec.msgpack.encode(request).hex()]
-        self.process = subprocess.Popen(
-            command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env={}
-        )
-        theirs.close()
+        self.process = _start_runner(request, theirs)
         frames = Frames(1 << 16)
         while (frame := frames.next()) is None:
             data = self.socket.recv(5)
@@ -282,7 +310,7 @@ def wait():
 
 
 def family(pid: int) -> set[int]:
-    """Return the processes, but for unburied ones, that have the process ids of this one."""
+    """Return the processes, except zombies, that have the process ids of this one."""
     ours = _namespace(Path(f"/proc/{pid}"))
     processes = [one for one in Path("/proc").iterdir() if one.name.isdigit()]
     return {int(one.name) for one in processes if ours and _namespace(one) == ours}
@@ -297,10 +325,118 @@ def _namespace(process: Path) -> int:
 
 
 def soon(holds: Callable[[], bool]) -> bool:
-    """Say whether something comes true before long: who is killed takes a moment to be gone."""
+    """Whether something becomes true soon: a killed process takes a moment to disappear."""
     ends_s = time.monotonic() + 5.0
     while not holds():
         if time.monotonic() > ends_s:
             return False
         time.sleep(0.005)
     return True
+
+
+LIMIT_S = 20.0
+
+
+class Child:
+    """Speaks to a runner as a host would, and fails when it takes too long."""
+
+    def __init__(self, channel: socket.socket, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.channel = channel
+        self.frames = Frames(1 << 26)
+        self._id = 1 << 40
+        channel.settimeout(LIMIT_S)
+
+    def send(self, message: msgspec.Struct) -> None:
+        self.channel.sendall(encode(message))
+
+    def receive(self) -> FromSession:
+        while (frame := self.frames.next()) is None:
+            data = self.channel.recv(1 << 16)
+            if not data:
+                raise EOFError(f"the runner ended with status {self.process.wait(LIMIT_S)}")
+            self.frames.feed(data)
+        return read_from_session(frame)
+
+    def begin(self, code: str) -> int:
+        self._id += 1
+        self.send(Run(self._id, code))
+        return self._id
+
+    def run(self, code: str, **tools: Callable[..., Any]) -> RunFinished:
+        """Run a cell, answer its calls of `tools`, and return its result."""
+        number = self.begin(code)
+        while not isinstance(message := self.receive(), RunFinished):
+            assert isinstance(message, Called)
+            self.send(answer(message, tools))
+        assert message.id == number
+        return message
+
+    def value(self, code: str) -> Any:
+        finished = self.run(code)
+        assert finished.failure is None, finished.failure.traceback
+        return finished.value
+
+    def interrupt(self, code: str) -> RunFinished:
+        """Run a cell, and interrupt it as soon as it calls a tool, whose name matters not."""
+        self.begin(code)
+        called = self.receive()
+        assert isinstance(called, Called)
+        self.send(ToolAnswer(called.call, True, None))
+        self.process.send_signal(signal.SIGRTMAX)
+        message = self.receive()
+        assert isinstance(message, RunFinished)
+        return message
+
+    def ask(self, make: Callable[..., msgspec.Struct], *args: Any) -> Replied:
+        self._id += 1
+        self.send(make(self._id, *args))
+        reply = self.receive()
+        assert isinstance(reply, Replied)
+        assert reply.id == self._id
+        return reply
+
+    def get(self, name: str) -> Any:
+        reply = self.ask(Get, name)
+        assert reply.failure is None, reply.failure
+        return reply.value
+
+    def put(self, name: str, value: Any) -> None:
+        assert self.ask(Put, name, pack(value)).failure is None
+
+
+def answer(called: Called, tools: dict[str, Callable[..., Any]]) -> ToolAnswer:
+    try:
+        value = tools[called.name](*called.args, **called.kwargs)
+    except Exception as error:  # noqa: BLE001 - a tool may raise anything
+        return ToolAnswer(called.call, False, str(error))
+    return ToolAnswer(called.call, True, pack(value))
+
+
+@contextlib.contextmanager
+def running(
+    work: Path,
+    *,
+    seed: int | None = 7,
+    tools: list[ToolSignature] | None = None,
+    output_bytes: int = 10_000,
+    message_bytes: int = 1 << 22,
+) -> Iterator[Child]:
+    """Yield a child that is ready; its end is checked to leave no process."""
+    request = SpawnRequest(seed, output_bytes, message_bytes, work=str(work), user=None)
+    ours, theirs = socket.socketpair()
+    process = _start_runner(request, theirs)
+    child = Child(ours, process)
+    try:
+        assert isinstance(child.receive(), Ready)
+        if tools:
+            child.send(Begin(seed, tools))
+        yield child
+    finally:
+        ours.close()
+        try:
+            process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise

@@ -25,7 +25,15 @@ from envweave import create_fastapi_app
 from envweave.client.address import parse_address
 from envweave.client.connection import BlockingConnection
 from envweave.client.socket import BlockingSocket
+from envweave.errors import StartupError
+from envweave.providers.base import WatchedProvider
+from envweave.registry import EnvSpec
+from envweave.server.app import AppState
 from envweave.server.dialects.uvicorn_fast_path import FastPathProtocol
+from envweave.server.listen import listen
+from envweave.server.options import ServerOptions
+from envweave.server.run import Serving
+from envweave.server.runtime.local import LocalRuntime
 from envweave.wire.messages import Call
 
 if TYPE_CHECKING:
@@ -113,6 +121,60 @@ class _Server(uvicorn.Server):
         for task in self.server_state.tasks:
             task.cancel()
         await self.lifespan.shutdown()
+
+
+class RecordingProvider(WatchedProvider):
+    """Records what it is asked to start, as (image, configuration), and starts nothing."""
+
+    token = None
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    def start_container(self, image: str, port: int | None = None, env_vars: Any = None, **_: Any):
+        self.asked.append((image, json.loads(env_vars["ENVWEAVE_CONFIG"])))
+        raise StartupError("there is no engine")
+
+    def wait_for_ready(self, base_url: str, timeout_s: float = 30.0) -> None:
+        raise AssertionError
+
+    def stop_container(self) -> None:
+        pass
+
+    def why_gone(self) -> str | None:
+        return None
+
+    def another(self) -> RecordingProvider:
+        raise AssertionError
+
+
+@contextmanager
+def served_by_us(env: Any, **options: Any) -> Iterator[tuple[str, LocalRuntime]]:
+    """Serve an environment as `serve` does, in threads of this process; yield URL and runtime."""
+    chosen = ServerOptions(**options)
+    runtimes: list[LocalRuntime] = []
+
+    def make_runtime() -> LocalRuntime:
+        runtimes.append(LocalRuntime(EnvSpec("served", env), {}, chosen))
+        return runtimes[-1]
+
+    ready: list[str] = []
+    is_ready = threading.Event()
+
+    def on_ready(url: str) -> None:
+        ready.append(url)
+        is_ready.set()
+
+    server = Serving(AppState(make_runtime, chosen), listen("127.0.0.1", 0), on_ready)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        assert is_ready.wait(20)
+        yield ready[0], runtimes[-1]
+    finally:
+        server.stop()
+        thread.join(30)
+        assert not thread.is_alive(), "the server did not stop"
 
 
 @dataclass

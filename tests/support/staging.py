@@ -45,7 +45,7 @@ def python_for_others() -> Path:
 
 
 def is_open_to_others(path: Path) -> bool:
-    """Say whether any user may read a file, and reach it."""
+    """Whether any user may reach and read a file."""
     try:
         path = path.resolve(strict=True)
     except OSError:

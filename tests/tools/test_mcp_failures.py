@@ -9,9 +9,8 @@ import sys
 import pytest
 from mcp_servers import configured, hostile, made_with_sdk, nothing_is_left, opened, shorten_timeout  # noqa: F401
 
-from envweave.errors import StartupError
+from envweave.errors import EnvWeaveError, StartupError
 from envweave.tools.mcp import McpServers
-from envweave.tools.mcp.sdk import McpError
 
 
 def start(config, **options):
@@ -139,9 +138,9 @@ def test_a_server_that_dies_during_a_call_is_restarted_in_the_next_episode(tool,
     async def run():
         servers = McpServers(configured(it=hostile(tool, "echo"), other=hostile("pid")))
         async with opened(servers) as tools:
-            with pytest.raises(McpError) as first:
+            with pytest.raises(EnvWeaveError) as first:
                 await tools[tool].function(**arguments)
-            with pytest.raises(McpError) as second:
+            with pytest.raises(EnvWeaveError) as second:
                 await tools["echo"].function(text="hi")
             other = await tools["pid"].function()
             again = {one.name: one for one in await servers.start()}
@@ -158,7 +157,7 @@ def test_a_server_that_dies_during_a_call_is_restarted_in_the_next_episode(tool,
 def test_the_output_of_a_dead_server_is_logged_on_the_host_only(caplog):
     async def run():
         async with opened(McpServers(configured(it=hostile("die")))) as tools:
-            with pytest.raises(McpError) as failed:
+            with pytest.raises(EnvWeaveError) as failed:
                 await tools["die"].function(code=3)
             return str(failed.value)
 
@@ -193,7 +192,7 @@ def test_a_server_that_hangs_is_replaced_for_the_next_episode(tmp_path):
             shorten_timeout(servers, 0.5)
             pid = int(note.read_text())
             os.kill(pid, signal.SIGSTOP)
-            with pytest.raises(McpError, match=r"'it' did not answer 'echo' within 0.5 s"):
+            with pytest.raises(EnvWeaveError, match=r"'it' did not answer 'echo' within 0.5 s"):
                 await tools["echo"].function(text="hi")
             again = {one.name: one for one in await servers.start()}
             return await again["echo"].function(text="hi")
@@ -207,7 +206,7 @@ def test_a_call_that_takes_too_long_fails_and_the_server_continues():
         servers = McpServers(configured(it=hostile("hang", "echo")))
         async with opened(servers) as tools:
             shorten_timeout(servers, 0.5)
-            with pytest.raises(McpError, match=r"'it' did not answer 'hang' within 0.5 s"):
+            with pytest.raises(EnvWeaveError, match=r"'it' did not answer 'hang' within 0.5 s"):
                 await tools["hang"].function()
             shorten_timeout(servers, 30.0)
             return await tools["echo"].function(text="hi")
@@ -245,7 +244,7 @@ def test_a_message_beyond_the_limit_ends_the_server(monkeypatch, tool, arguments
 
     async def run():
         async with opened(McpServers(configured(it=hostile(tool, "echo")))) as tools:
-            with pytest.raises(McpError, match="is gone: it sent a message of more than 1 MB"):
+            with pytest.raises(EnvWeaveError, match="is gone: it sent a message of more than 1 MB"):
                 await tools[tool].function(**arguments)
 
     asyncio.run(run())
@@ -255,7 +254,7 @@ def test_a_message_beyond_the_limit_ends_the_server(monkeypatch, tool, arguments
 def test_a_dead_server_of_the_sdk_is_reported_like_any_other():
     async def run():
         async with opened(McpServers(configured(it=made_with_sdk()))) as tools:
-            with pytest.raises(McpError, match="'it' is gone: it exited with code 5"):
+            with pytest.raises(EnvWeaveError, match="'it' is gone: it exited with code 5"):
                 await tools["die"].function(code=5)
 
     asyncio.run(run())

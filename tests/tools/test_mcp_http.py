@@ -7,9 +7,8 @@ import socket
 import pytest
 from mcp_servers import configured, hostile, nothing_is_left, opened, shorten_timeout, web_server  # noqa: F401
 
-from envweave.errors import StartupError
+from envweave.errors import EnvWeaveError, StartupError
 from envweave.tools.mcp import McpServers
-from envweave.tools.mcp.sdk import McpError
 
 
 @pytest.mark.slow  # starts MCP servers
@@ -22,10 +21,10 @@ def test_the_tools_of_a_server_are_used_over_http(kind):
             return again, await tools["add"].function(a=1), await tools["shout"].function(text="hi")
 
     with web_server(f"--{kind}") as (url, _):
-        names, total, said = asyncio.run(run(url))
+        names, total, greeting = asyncio.run(run(url))
 
     assert names == ["add", "shout", "die", "echo"]
-    assert (total, said) == (3, "HI")
+    assert (total, greeting) == (3, "HI")
 
 
 @pytest.mark.slow  # starts MCP servers
@@ -88,9 +87,9 @@ def test_a_server_that_dies_during_a_call_fails_that_call_and_later_ones():
         servers = McpServers(configured(web={"url": url}))
         async with opened(servers) as tools:
             shorten_timeout(servers, 3.0)
-            with pytest.raises(McpError):
+            with pytest.raises(EnvWeaveError):
                 await tools["die"].function(code=3)
-            with pytest.raises(McpError, match=r"'web' is gone: .* The next episode starts it"):
+            with pytest.raises(EnvWeaveError, match=r"'web' is gone: .*next episode starts it"):
                 await tools["add"].function(a=1)
 
     with web_server("--http") as (url, _):

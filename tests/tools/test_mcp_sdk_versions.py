@@ -31,17 +31,17 @@ async def protocols_and_value(servers, tool, **arguments):
 def test_a_server_that_requires_a_handshake_works(revision):
     servers = McpServers(configured(it=hostile("echo", "--revision", revision)))
 
-    protocols, said = asyncio.run(protocols_and_value(servers, "echo", text="hi"))
+    protocols, value = asyncio.run(protocols_and_value(servers, "echo", text="hi"))
 
-    assert (protocols, said) == ({"it": revision}, "hi")
+    assert (protocols, value) == ({"it": revision}, "hi")
 
 
 def test_a_server_that_exits_on_anything_before_the_handshake_works():
     servers = McpServers(configured(it=hostile("echo", "--prim")))
 
-    protocols, said = asyncio.run(protocols_and_value(servers, "echo", text="hi"))
+    protocols, value = asyncio.run(protocols_and_value(servers, "echo", text="hi"))
 
-    assert (protocols, said) == ({"it": "2025-11-25"}, "hi")
+    assert (protocols, value) == ({"it": "2025-11-25"}, "hi")
 
 
 @pytest.mark.slow  # starts MCP servers

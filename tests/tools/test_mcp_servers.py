@@ -9,10 +9,9 @@ import pytest
 import uvloop
 from mcp_servers import configured, hostile, made_with_sdk, nothing_is_left, opened  # noqa: F401
 
-from envweave.errors import MissingExtraError, OptionError, StartupError
+from envweave.errors import EnvWeaveError, MissingExtraError, OptionError, StartupError
 from envweave.tools import Tool, ToolRegistry
 from envweave.tools.mcp import McpServers
-from envweave.tools.mcp.sdk import McpError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -121,19 +120,19 @@ def test_a_tool_returns_plain_data(tool, value):
     ],
 )
 def test_an_error_reported_by_a_server_is_raised(tool, words):
-    with pytest.raises(McpError, match=words):
+    with pytest.raises(EnvWeaveError, match=words):
         call(hostile(tool), tool)
 
 
 @pytest.mark.slow  # starts MCP servers
 def test_refused_arguments_raise_the_servers_message():
-    with pytest.raises(McpError, match=r"a\n.*valid integer"):
+    with pytest.raises(EnvWeaveError, match=r"a\n.*valid integer"):
         call(made_with_sdk(), "add", a="one")
 
 
 @pytest.mark.slow  # starts MCP servers
 def test_an_exception_in_a_servers_tool_raises_its_message():
-    with pytest.raises(McpError, match="Error executing tool shout"):
+    with pytest.raises(EnvWeaveError, match="Error executing tool shout"):
         call(made_with_sdk(), "shout", text="")
 
 
@@ -228,7 +227,7 @@ def test_closed_servers_can_be_started_again():
         await servers.close()
         async with opened(servers) as tools:
             new = await tools["echo"].function(text="new")
-        with pytest.raises(McpError, match="'it' is closed"):
+        with pytest.raises(EnvWeaveError, match="'it' is closed"):
             await old.function(text="old")
         return new
 
@@ -253,12 +252,12 @@ def test_a_server_sees_its_own_variables_and_no_secret_of_the_trainer(monkeypatc
 
 def test_one_set_of_servers_serves_several_loops_and_threads_at_once():
     servers = McpServers(configured(it=hostile("echo")))
-    said = []
+    echoed = []
 
     async def use(number):
         for _ in range(3):
             tools = {tool.name: tool for tool in await servers.start()}
-            said.append(await tools["echo"].function(text=f"{number} "))
+            echoed.append(await tools["echo"].function(text=f"{number} "))
 
     def thread(number):
         factory = uvloop.new_event_loop if number % 2 else asyncio.new_event_loop
@@ -272,7 +271,7 @@ def test_one_set_of_servers_serves_several_loops_and_threads_at_once():
         one.join()
     asyncio.run(servers.close())
 
-    assert sorted(said) == sorted(f"{number} " for number in range(4) for _ in range(3))
+    assert sorted(echoed) == sorted(f"{number} " for number in range(4) for _ in range(3))
 
 
 def test_servers_work_under_an_event_loop_policy_that_cannot_start_processes(monkeypatch):

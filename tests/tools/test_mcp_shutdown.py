@@ -15,8 +15,8 @@ import pytest
 from mcp_servers import SUPPORT, configured, hostile, nothing_is_left, opened  # noqa: F401
 from processes import descendants, is_alive, keeping_orphans
 
+from envweave.errors import EnvWeaveError
 from envweave.tools.mcp import McpServers
-from envweave.tools.mcp.sdk import McpError
 
 BOUND_S = 60.0
 
@@ -53,7 +53,7 @@ def test_child_processes_of_a_dead_server_are_ended(tmp_path):
     async def run():
         async with opened(McpServers(configured(it=hostile("die", "--child", str(pids))))) as tools:
             started = [int(pid) for pid in pids.read_text().split()]
-            with pytest.raises(McpError, match="code 3"):
+            with pytest.raises(EnvWeaveError, match="code 3"):
                 await tools["die"].function(code=3)
             return [is_alive(pid) for pid in started]
 
@@ -142,4 +142,4 @@ def trainer_runs(program):
                 for one in left:
                     one.kill()
                     wait_until_gone(one.pid)
-                    one.bury()
+                    one.reap()

@@ -1,6 +1,8 @@
+from typing import Any
+
 import pytest
 
-from envweave.tools.functions import Documentation, read_docstring
+from envweave.tools import Tool
 
 GOOGLE = """Find books.
 
@@ -45,10 +47,23 @@ REST = """Find books.
     """
 
 
-def test_google_style_is_read() -> None:
-    read = read_docstring(GOOGLE)
+def find(words: str, shelves: Any = 0, limit: int = 3, low: int = 0, high: int = 0, bare: int = 0):
+    raise NotImplementedError
 
-    assert read == Documentation(
+
+def read(docstring: str | None) -> tuple[str, dict[str, str]]:
+    """Return the description of a tool with this docstring, and those of its parameters."""
+    find.__doc__ = docstring
+    tool = Tool.of(find)
+    parameters = tool.parameters["properties"]
+    described = {
+        name: one["description"] for name, one in parameters.items() if "description" in one
+    }
+    return tool.description, described
+
+
+def test_google_style_is_read() -> None:
+    assert read(GOOGLE) == (
         "Find books.\n\nAll libraries are searched.\n\nReturns:\n    The titles.",
         {
             "words": "What to look for, in any order. Two paragraphs are one line.",
@@ -59,23 +74,18 @@ def test_google_style_is_read() -> None:
 
 
 def test_numpy_style_is_read() -> None:
-    read = read_docstring(NUMPY)
-
-    assert read == Documentation(
+    assert read(NUMPY) == (
         "Find books.\n\nReturns\n-------\nlist\n    The titles.",
         {
             "words": "What to look for, in any order.",
             "low": "Years.",
             "high": "Years.",
-            "bare": "",
         },
     )
 
 
 def test_rest_style_is_read() -> None:
-    read = read_docstring(REST)
-
-    assert read == Documentation(
+    assert read(REST) == (
         "Find books.\n\n:returns: The titles.",
         {"words": "What to look for, in any order.", "limit": "How many."},
     )
@@ -92,9 +102,9 @@ def test_rest_style_is_read() -> None:
     ],
 )
 def test_a_docstring_in_no_known_style_is_all_description(text: str) -> None:
-    assert read_docstring(text) == Documentation(text, {})
+    assert read(text) == (text, {})
 
 
 @pytest.mark.parametrize("nothing", [None, "", "  \n  "])
 def test_a_missing_docstring_gives_an_empty_description(nothing: str | None) -> None:
-    assert read_docstring(nothing) == Documentation("", {})
+    assert read(nothing) == ("", {})

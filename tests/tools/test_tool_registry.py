@@ -10,9 +10,8 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from envweave.errors import OptionError
+from envweave.errors import EnvWeaveError, OptionError
 from envweave.tools import Tool, ToolRegistry
-from envweave.tools.registry import CallLimitError
 
 
 @dataclass
@@ -242,7 +241,7 @@ def test_the_call_limit_of_a_tool_applies_per_episode() -> None:
 
     assert [first["add"](1), first["add"](2)] == [2, 3]
     with pytest.raises(
-        CallLimitError, match=r"add\(\) may be called 2 times per episode; the limit is reached"
+        EnvWeaveError, match=r"add\(\) may be called 2 times per episode; the limit is reached"
     ):
         first["add"](3)
     assert asyncio.run(first["wait"](1)) == "waited 1.0"
@@ -255,7 +254,7 @@ def test_the_call_limit_of_a_registry_applies_to_all_tools_together() -> None:
     asyncio.run(functions["wait"](1))
 
     with pytest.raises(
-        CallLimitError, match="Tools may be called once per episode; the limit is reached"
+        EnvWeaveError, match="Tools may be called once per episode; the limit is reached"
     ):
         functions["add"](1)
 
@@ -277,19 +276,19 @@ def test_a_call_that_failed_counts() -> None:
 
     with pytest.raises(OSError, match="no"):
         functions["fail"]()
-    with pytest.raises(CallLimitError):
+    with pytest.raises(EnvWeaveError, match="the limit is reached"):
         functions["fail"]()
 
 
 def test_a_limit_holds_for_threads_that_call_at_once() -> None:
     function = opened(ToolRegistry([add], max_calls=50))["add"]
-    refused: list[CallLimitError] = []
+    refused: list[EnvWeaveError] = []
 
     def call_often() -> None:
         for _ in range(25):
             try:
                 function(1)
-            except CallLimitError as error:
+            except EnvWeaveError as error:
                 refused.append(error)
 
     threads = [threading.Thread(target=call_often) for _ in range(4)]
@@ -329,5 +328,5 @@ def test_a_registry_can_be_sent_to_another_process() -> None:
     assert [tool.max_calls for tool in copied] == [1, None, None]
     functions = opened(copied)
     assert [functions["add"](1), functions["own"]()] == [2, {}]
-    with pytest.raises(CallLimitError):
+    with pytest.raises(EnvWeaveError, match="the limit is reached"):
         functions["own"]()

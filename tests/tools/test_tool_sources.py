@@ -34,12 +34,12 @@ class Shelf(ToolSource):
             self.is_running = False
 
     def _tool(self, name: str) -> Tool:
-        async def say(**_arguments: Any) -> str:
+        async def answer(**_arguments: Any) -> str:
             if not self.is_running:
                 raise ConnectionError("it is closed")
             return name
 
-        return Tool(name=name, function=say, description=f"Say {name}.")
+        return Tool(name=name, function=answer, description=f"Say {name}.")
 
 
 class Holder:
@@ -206,8 +206,8 @@ def test_opening_while_another_closes_gives_working_tools() -> None:
         opening = asyncio.ensure_future(registry.open(holder=two))
         await asyncio.sleep(0)
         slow.may_end.set()
-        said: str = await (await opening)["a"]()
-        return said
+        result: str = await (await opening)["a"]()
+        return result
 
     assert asyncio.run(open_meanwhile()) == "a"
     closing.join(10)

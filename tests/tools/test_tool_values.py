@@ -1,3 +1,4 @@
+import asyncio
 import enum
 from dataclasses import dataclass
 from typing import Any
@@ -5,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envweave.tools.tool import as_data
+from envweave.tools import ToolRegistry
 
 
 class Colour(enum.Enum):
@@ -21,6 +22,11 @@ class Pixel:
 ARRAY = np.arange(3)
 
 
+def returned(value: Any) -> Any:
+    """Return what a caller of a tool gets if its function returns `value`."""
+    return asyncio.run(ToolRegistry({"give": lambda: value}).call("give", {})).value
+
+
 @pytest.mark.parametrize(
     ("value", "data"),
     [
@@ -34,7 +40,7 @@ ARRAY = np.arange(3)
     ],
 )
 def test_dataclasses_and_enum_members_become_data(value: Any, data: Any) -> None:
-    made = as_data(value)
+    made = returned(value)
 
     assert made == data
     assert type(made) is type(data)
@@ -42,11 +48,11 @@ def test_dataclasses_and_enum_members_become_data(value: Any, data: Any) -> None
 
 @pytest.mark.parametrize("value", [None, 1, "x", b"x", [1, "x"], {"a": 1}, (1,), ARRAY, {1}])
 def test_plain_data_is_returned_unchanged(value: Any) -> None:
-    assert as_data(value) is value
+    assert returned(value) is value
 
 
 def test_a_value_that_contains_itself_is_returned_unchanged() -> None:
     loop: list[Any] = [Colour.RED]
     loop.append(loop)
 
-    assert as_data(loop) is loop
+    assert returned(loop) is loop

@@ -90,12 +90,12 @@ def test_an_unknown_task_or_split_is_refused_by_name(ask, message):
     [
         (lambda: Tasks({}), "at least one split"),
         (lambda: Tasks({"train": []}), "at least one task"),
-        (lambda: Tasks({"train": [Task("a"), Task("a")]}), "Two tasks are called 'a'"),
+        (lambda: Tasks({"train": [Task("a"), Task("a")]}), "Two tasks have the id 'a'"),
         (
             lambda: Tasks({"train": [Task("a")], "test": [Task("a", split="test")]}),
-            "Two tasks are called 'a'",
+            "Two tasks have the id 'a'",
         ),
-        (lambda: Tasks({"test": [Task("a")]}), "'a' says split='train' but stands in 'test'"),
+        (lambda: Tasks({"test": [Task("a")]}), "'a' has split='train' but is listed in 'test'"),
         (lambda: Tasks({"train": ["a"]}), "A str in split 'train' is not a Task"),  # type: ignore[list-item]
         (lambda: Tasks.endless(lambda split, index: Task("x")), "must be 'train-0'"),
         (

@@ -41,7 +41,7 @@ def test_without_uvloop_they_run_on_a_loop_of_asyncio(monkeypatch):
     assert loops_of(3) == {"asyncio"}
 
 
-def test_a_cancellation_that_nobody_requested_ends_the_episode_as_an_error():
+def test_an_unrequested_cancellation_ends_the_episode_as_an_error():
     with ew.make_vector(ShowsLoop, num_envs=2) as venv:
         venv.reset()
 

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 import envweave as ew
-from envweave.backends import inproc
 from envweave.environment import Environment
 from envweave.errors import DefinitionError, ResetFailedError, ResetNeededError
-from envweave.registry import EnvSpec, MakeOptions
+from envweave.registry import EnvSpec, MakeOptions, load_plugin
 from envweave.session import episode_seed
 
 
@@ -238,7 +237,7 @@ def test_a_wrap_function_gets_each_environment_with_its_index_and_the_replacemen
         given.append((index, environment.number))
         return ew.TimeLimit(environment, max_steps=2)
 
-    transport = inproc.connect_vector(
+    transport = load_plugin("envweave.backends", "inproc").connect_vector(
         EnvSpec("frail", Frail), {}, MakeOptions(autoreset=True), 2, wrap=wrap
     )
     venv = ew.VectorEnv(transport, 2)

@@ -106,7 +106,7 @@ def _no_leak(evidence: Evidence) -> str | None:
     steps += [("a later step", step) for step in later if step is not None]
     targets = [
         *((f"{which}, {name}", text) for which, step in steps for name, text in step.texts.items()),
-        *(("a listener", said) for said in evidence.connections),
+        *(("a listener", sent) for sent in evidence.connections),
         *(("an answer", repr(one)) for one in evidence.answers),
     ]
     forms = list(_forms(evidence.secret))
@@ -240,8 +240,8 @@ def _grades(value: Any, answer: int) -> bool:
 def _told(seen: Seen) -> str:
     if seen.raised is not None:
         return seen.raised
-    said = {name: text[:200] for name, text in seen.texts.items() if text}
-    return f"success={seen.success} {seen.exception_type or ''} {said}"
+    printed = {name: text[:200] for name, text in seen.texts.items() if text}
+    return f"success={seen.success} {seen.exception_type or ''} {printed}"
 
 
 _CHECKS: dict[str, Callable[[Evidence], str | None]] = {

@@ -22,7 +22,7 @@ from attacks.victim import Victim, victim
 from envweave.errors import NameNotFoundError, PlainDataError, SessionEndedError
 from envweave.sandbox import ExecutionResult, Limits, Sandbox, Session, Tier
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 """How long past its bound a call may take before it counts as hung."""
 
 LIMITS = Limits()
@@ -75,7 +75,7 @@ class Target:
 
     def ask_sibling(self) -> Seen:
         """Return what the neighbour says it has; replace it if it has it no more."""
-        seen = run(self.sibling, "[kept, open('kept.txt').read()]", PATIENCE_S)
+        seen = run(self.sibling, "[kept, open('kept.txt').read()]", TIMEOUT_S)
         if seen.value != self.expected:
             with contextlib.suppress(Exception):
                 self.sibling.close()
@@ -134,7 +134,7 @@ def run(session: Session, code: str, timeout_s: float) -> Seen:
     thread = threading.Thread(target=call, daemon=True)
     began = time.monotonic()
     thread.start()
-    thread.join(timeout_s + LIMITS.grace_s + MARGIN_S + PATIENCE_S)
+    thread.join(timeout_s + LIMITS.grace_s + MARGIN_S + TIMEOUT_S)
     seconds = time.monotonic() - began
     if not box:
         return Seen(hung=True, seconds=seconds)
@@ -196,7 +196,7 @@ def play(attack: Attack, on: Ground) -> Evidence:
         _need_health(session)
         _take_steps(attack, session, target, evidence)
         if "session_ok" in attack.must_hold:
-            evidence.after = run(session, "6 * 7", PATIENCE_S)
+            evidence.after = run(session, "6 * 7", TIMEOUT_S)
         if "answer_not_accepted" in attack.must_hold and session.alive:
             with contextlib.suppress(NameNotFoundError, PlainDataError, SessionEndedError):
                 evidence.answers.append(session.get("answer"))
@@ -210,7 +210,7 @@ def play(attack: Attack, on: Ground) -> Evidence:
     evidence.templates_died = [pid for pid in templates if not is_alive(pid)]
     if "fresh_session_clean" in attack.must_hold:
         with target.box.session() as fresh:
-            evidence.fresh = run(fresh, FRESH_PROBE, PATIENCE_S)
+            evidence.fresh = run(fresh, FRESH_PROBE, TIMEOUT_S)
     for neighbour in on.targets.values():  # report the one that was harmed
         expected, seen = neighbour.expected, neighbour.ask_sibling()
         if evidence.sibling is None or seen.value != expected:
@@ -268,10 +268,10 @@ def _left(before: set[Process]) -> list[Process]:
     deadline = time.monotonic() + MARGIN_S
     while True:
         later = [one for one in descendants() if (one.pid, one.started) not in known]
-        # The dead whose parents are gone are ours to bury, since orphans come to us.
+        # The dead whose parents are gone are ours to reap, since orphans come to us.
         for process in later:
             if process.is_dead and process.parent == os.getpid():
-                process.bury()
+                process.reap()
         left = [one for one in later if not (one.is_dead and one.parent == os.getpid())]
         if not left or time.monotonic() > deadline:
             for process in left:
@@ -291,7 +291,7 @@ class Verdict:
     attack: Attack
     broken: dict[str, str]
     seconds: float
-    said: str
+    output: str
     known: str = ""
 
     @property
@@ -313,11 +313,11 @@ def try_attack(attack: Attack, on: Ground) -> Verdict:
         evidence = play(attack, on)
         broken = judge(evidence)
     seconds = time.monotonic() - began
-    said = [step.texts.get("stdout", "") or step.exception_type or "" for step in evidence.steps]
+    output = [step.texts.get("stdout", "") or step.exception_type or "" for step in evidence.steps]
     known = ""
     if set(broken) == {"not_escaped"}:
         known = attack.known.get(on.target_for(attack.profile).box.tier.name, "")
-    return Verdict(attack, broken, seconds, json.dumps(said)[:300], known)
+    return Verdict(attack, broken, seconds, json.dumps(output)[:300], known)
 
 
 @dataclass(frozen=True)
@@ -355,7 +355,7 @@ class Report:
                         "broken": verdict.broken,
                         "known": verdict.known,
                         "seconds": round(verdict.seconds, 3),
-                        "said": verdict.said,
+                        "output": verdict.output,
                     }
                     for verdict in self.verdicts
                 ],

@@ -50,11 +50,11 @@ class Victim:
         }
 
     def connections(self) -> list[str]:
-        """Return who came since the last call, and what they said."""
+        """Return who came since the last call, and what they sent."""
         return [
-            f"{name.split()[0]}: {said!r}"
+            f"{name.split()[0]}: {sent!r}"
             for name, listener in self.listeners.items()
-            for said in _came(listener)
+            for sent in _came(listener)
         ]
 
 

@@ -1,4 +1,7 @@
-"""Environments that crash, block or end their process; workers and servers import them."""
+"""Environments that crash, block, fill the memory or end their process.
+
+Workers, servers and containers import them by name; a container gets a copy of this file.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,14 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import envweave as ew
+from envweave.examples import CounterEnv
 
 (GO, END, RAISE, KILL, SEGV, EXIT, LEAVE, HANG, WAIT, MEMORY, TRICKY, LOCK, LAMBDA, BLOCK) = range(
     14
@@ -249,3 +254,86 @@ class WithTasks(Crashing):
 
     def reset(self, *, task: ew.Task, seed: int | None = None) -> Any:
         return super().reset(seed=seed)
+
+
+class Exits(CounterEnv):
+    """Ends its process while it is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sys.stderr.write("no good today\n")
+        sys.stderr.flush()
+        os._exit(7)
+
+
+class Sleeps(CounterEnv):
+    """Is not made for a long time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        time.sleep(60)
+
+
+class FailsOnce(CounterEnv):
+    """Cannot be made, once a file is there; it is gone then."""
+
+    def __init__(self, sign: str) -> None:
+        super().__init__()
+        if Path(sign).exists():
+            Path(sign).unlink()
+            raise RuntimeError("no licence")
+
+
+_BOOT = """
+import os, sys
+os.mkdir("/tmp/environments")
+with open("/tmp/environments/crashing.py", "w") as file:
+    file.write(os.environ["SOURCE"])
+os.execv(sys.executable, [sys.executable, "-m", "envweave.cli.container_main"])
+"""
+
+
+@dataclass
+class Allocated(ew.Observation):
+    mebibytes: int = 0
+
+
+@dataclass
+class Allocate(ew.Action):
+    """How much memory to allocate, and the code to exit with."""
+
+    mebibytes: int = 0
+    exit: int | None = None
+
+
+class MemoryHog(ew.Environment):
+    """Allocates as much memory as an action says; ends its server when an action says so."""
+
+    def __init__(self) -> None:
+        self._memory: list[bytes] = []
+
+    def reset(self) -> Allocated:
+        self._memory.clear()
+        return Allocated()
+
+    def step(self, action: Allocate) -> Allocated:
+        if action.exit is not None:
+            os._exit(action.exit)
+        self._memory += [b"1" * 2**20 for _ in range(action.mebibytes)]
+        return Allocated(len(self._memory))
+
+
+MEMORY_HOG = "pkg://environments.crashing:MemoryHog"
+
+
+def copy_into(folder: Path) -> None:
+    """Copy this module, so that a container that mounts the folder can import it."""
+    package = folder / "environments"
+    package.mkdir()
+    (package / "crashing.py").write_text(Path(__file__).read_text())
+
+
+def pod_options(**options: Any) -> dict[str, Any]:
+    """Return options of a provider whose pods can import this module."""
+    variables = {"SOURCE": Path(__file__).read_text(), "PYTHONPATH": "/tmp"}
+    return {"command": ["python", "-c", _BOOT], "env_vars": variables, **options}

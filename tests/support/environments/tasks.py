@@ -1,17 +1,22 @@
-"""Environments with tasks, for pools and rollouts; one leaks the private parts of its tasks."""
+"""Environments with tasks, for pools and rollouts, and a backend for them that loses calls.
+
+`Careless` leaks the private parts of its tasks wherever it can.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import envweave as ew
+from envweave.registry import EnvSpec, MakeOptions, load_plugin
 
 
 @dataclass
@@ -121,6 +126,63 @@ class ManyTasks(Walk):
     """The same walks about more tasks than a page holds."""
 
     tasks = ew.Tasks({"train": [ew.Task(f"train-{i}") for i in range(1200)]})
+
+
+class LossyConnection:
+    """An environment in this process, the next call of which the backend may lose."""
+
+    def __init__(self, backend: LossyBackend, inner: Any) -> None:
+        self.backend, self.inner = backend, inner
+        self.number = next(backend.numbers)
+        self.interface, self.tasks = inner.interface, inner.tasks
+
+    @property
+    def agents(self) -> list[str]:
+        return self.inner.agents
+
+    async def reset(self, **options: Any) -> Any:
+        self.backend.begun.append((self.number, options["task"] and options["task"].id))
+        self.backend.lose("reset")
+        return await self.inner.reset(**options)
+
+    async def step(self, action: Any) -> Any:
+        self.backend.lose("step")
+        return await self.inner.step(action)
+
+    async def state(self) -> Any:
+        return await self.inner.state()
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+class LossyBackend:
+    """A backend that connects one environment at a time, and whose calls may be lost.
+
+    Attributes:
+        lost_calls: The calls to lose, each once: `"reset"`, `"step"`.
+        begun: Which connection began an episode of which task, in order.
+    """
+
+    def __init__(self) -> None:
+        self.numbers = itertools.count()
+        self.lost_calls: list[str] = []
+        self.begun: list[tuple[int, str]] = []
+
+    def lose(self, call: str) -> None:
+        if call in self.lost_calls:
+            self.lost_calls.remove(call)
+            raise ConnectionError("the line went dead")
+
+    def connect_async(
+        self, spec: EnvSpec, kwargs: Mapping[str, Any], options: MakeOptions
+    ) -> LossyConnection:
+        inproc = load_plugin("envweave.backends", "inproc")
+        return LossyConnection(self, inproc.connect_async(spec, kwargs, options))
+
+
+LOSSY_BACKEND = LossyBackend()
+"""What the entry point of `tests/rollouts/conftest.py` names."""
 
 
 MARKER = hashlib.sha256(b"only the environment and its graders").hexdigest()

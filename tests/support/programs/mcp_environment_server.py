@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "src"))
 
-from envweave.api.serving import serve
+from envweave import serve
 from envweave.examples import CounterEnv
 
 if __name__ == "__main__":

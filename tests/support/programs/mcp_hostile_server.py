@@ -41,8 +41,8 @@ OUTPUTS = {
 PICTURE = {"type": "image", "mimeType": "image/png", "data": "aGk="}
 
 
-def text(said):
-    return {"content": [{"type": "text", "text": said}]}
+def text(content):
+    return {"content": [{"type": "text", "text": content}]}
 
 
 class Tools:
@@ -145,8 +145,8 @@ class Tools:
     def ask(self, method):
         params = {}
         if method == "sampling/createMessage":
-            said = {"role": "user", "content": {"type": "text", "text": "think for me"}}
-            params = {"messages": [said], "maxTokens": 5}
+            message = {"role": "user", "content": {"type": "text", "text": "think for me"}}
+            params = {"messages": [message], "maxTokens": 5}
         if method == "elicitation/create":
             params = {"message": "who?", "requestedSchema": {"type": "object", "properties": {}}}
         answer = self.server.request(method, params)

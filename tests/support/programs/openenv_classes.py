@@ -58,14 +58,14 @@ def summary(result: Any) -> dict[str, Any]:
 def play(name: str, actions: list[Any], backend: str = "inproc", **options: Any) -> list[Any]:
     """Play with dicts as actions; return what was shown, or what was refused, and the state."""
     with ew.make(CLASSES[name], backend=backend) as env:
-        said = [summary(env.reset(seed=3, episode_id="one", **options))]
+        results = [summary(env.reset(seed=3, episode_id="one", **options))]
         for action in actions:
             try:
-                said.append(summary(env.step(action)))
+                results.append(summary(env.step(action)))
             except ew.EnvWeaveError as error:
-                said.append(f"{type(error).__name__}: {error}")
+                results.append(f"{type(error).__name__}: {error}")
         state = env.state()
-        return [*said, {"class": type(state).__name__, **state.model_dump()}]
+        return [*results, {"class": type(state).__name__, **state.model_dump()}]
 
 
 def play_object() -> Any:

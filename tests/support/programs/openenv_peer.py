@@ -35,38 +35,38 @@ def failure(error: BaseException) -> dict[str, str]:
 
 
 async def play_async(url: str, calls: list[list[Any]], **options: Any) -> list[Any]:
-    said: list[Any] = []
+    results: list[Any] = []
     async with GenericEnvClient(base_url=url, **options) as env:
         for method, argument in calls:
             try:
                 if method == "reset":
-                    said.append(summary(await env.reset(**argument)))
+                    results.append(summary(await env.reset(**argument)))
                 elif method == "step":
-                    said.append(summary(await env.step(argument)))
+                    results.append(summary(await env.step(argument)))
                 elif method == "send":
                     await env._ws.send(argument)
-                    said.append(json.loads(await env._ws.recv()))
+                    results.append(json.loads(await env._ws.recv()))
                 else:
-                    said.append(await env.state())
+                    results.append(await env.state())
             except Exception as error:  # noqa: BLE001 - reported to the test
-                said.append(failure(error))
-    return said
+                results.append(failure(error))
+    return results
 
 
 def play_sync(url: str, calls: list[list[Any]], **options: Any) -> list[Any]:
-    said: list[Any] = []
+    results: list[Any] = []
     with GenericEnvClient(base_url=url, **options).sync() as env:
         for method, argument in calls:
             try:
                 if method == "reset":
-                    said.append(summary(env.reset(**argument)))
+                    results.append(summary(env.reset(**argument)))
                 elif method == "step":
-                    said.append(summary(env.step(argument)))
+                    results.append(summary(env.step(argument)))
                 else:
-                    said.append(env.state())
+                    results.append(env.state())
             except Exception as error:  # noqa: BLE001 - reported to the test
-                said.append(failure(error))
-    return said
+                results.append(failure(error))
+    return results
 
 
 class TypedAction(Action):
@@ -102,9 +102,9 @@ class TypedClient(EnvClient[TypedAction, TypedObservation, TypedState]):
 def play_typed(url: str, codes: list[str]) -> list[Any]:
     """Play on a coding environment with a typed client; return what it parsed."""
     with TypedClient(base_url=url).sync() as env:
-        said = [env.reset().observation.model_dump()]
-        said += [env.step(TypedAction(code=one)).observation.model_dump() for one in codes]
-        return [*said, env.state().model_dump()]
+        results = [env.reset().observation.model_dump()]
+        results += [env.step(TypedAction(code=one)).observation.model_dump() for one in codes]
+        return [*results, env.state().model_dump()]
 
 
 async def crowd(url: str, count: int, actions: list[Any]) -> list[Any]:
@@ -126,25 +126,25 @@ async def one_too_many(url: str, room: int) -> list[Any]:
     """Fill a server, ask for one session more, free one, and ask again."""
     clients = [GenericEnvClient(base_url=url) for _ in range(room)]
     late = GenericEnvClient(base_url=url)
-    said: list[Any] = []
+    results: list[Any] = []
     try:
         for client in clients:
             await client.reset()
         try:
-            said.append(summary(await late.reset()))
+            results.append(summary(await late.reset()))
         except Exception as error:  # noqa: BLE001 - reported to the test
-            said.append(failure(error))
+            results.append(failure(error))
         await clients[0].close()
         for _ in range(100):  # the server hears of it when it does
             try:
-                said.append(summary(await late.reset()))
+                results.append(summary(await late.reset()))
                 break
             except Exception:  # noqa: BLE001 - not yet
                 await asyncio.sleep(0.05)
     finally:
         for client in (*clients, late):
             await client.close()
-    return said
+    return results
 
 
 async def use_tools(url: str) -> dict[str, Any]:

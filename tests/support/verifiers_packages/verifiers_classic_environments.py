@@ -38,8 +38,8 @@ def load_environment(kind: str = "single", **options: Any) -> vf.Environment:
 
 
 async def correct(completion: Any, answer: str) -> float:
-    said = [message.content for message in completion if message.role == "assistant"]
-    return float(said[-1:] == [answer])
+    replies = [message.content for message in completion if message.role == "assistant"]
+    return float(replies[-1:] == [answer])
 
 
 def brief(completion: Any) -> float:
@@ -110,15 +110,15 @@ class TalkEnv(vf.MultiTurnEnv):
         return messages[-1:] if self.kind == "forgetful" and state["trajectory"] else messages
 
     async def env_response(self, messages: Any, state: Any, **kwargs: Any) -> Any:
-        said = messages[-1].content
-        if said == "fail":
+        reply = messages[-1].content
+        if reply == "fail":
             raise vf.InfraError("the sandbox is gone")
-        if said == "crash":
+        if reply == "crash":
             raise KeyError("a bug")
-        if said == "hang":
+        if reply == "hang":
             await asyncio.Event().wait()
-        response = [vf.UserMessage(content=f"You said {said!r}.")]
-        if said == state["answer"]:
+        response = [vf.UserMessage(content=f"You said {reply!r}.")]
+        if reply == state["answer"]:
             state["final_env_response"] = response
         return response
 

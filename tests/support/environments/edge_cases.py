@@ -1,12 +1,74 @@
-"""Environments whose `step` refuses some actions."""
+"""Environments at the edges of the contract: coroutine states, refused actions, odd signatures.
+
+Worker processes and servers import them by name. Those outside the contract are in
+`nonconforming.py`, and those whose process dies or hangs in `crashing.py`.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
 from dataclasses import dataclass
 from typing import Any
 
 import envweave as ew
 from envweave.errors import ActionError
+from envweave.testing import ScriptedAction, ScriptedObservation
+
+
+@dataclass
+class LastAction(ew.State):
+    last_action: str = ""
+
+
+class AsyncState(ew.Environment):
+    """Its state is the last action, after a while; after the action `hang` it has no state."""
+
+    def __init__(self) -> None:
+        self.last_action = ""
+
+    async def reset(self, *, seed: int | None = None) -> ew.Observation:
+        self.last_action = ""
+        return ew.Observation()
+
+    async def step(self, action: str) -> ew.Observation:
+        self.last_action = action
+        return ew.Observation(reward=1.0)
+
+    @property
+    async def state(self) -> LastAction:
+        await asyncio.sleep(0)
+        if self.last_action == "raise":
+            raise RuntimeError("not in the mood")
+        if self.last_action == "hang":
+            await asyncio.Event().wait()
+        self.emit(ew.LogEvent("looked"))
+        return LastAction(last_action=self.last_action)
+
+
+class SyncWithAsyncState(ew.Environment):
+    """The same, but for its `state` in plain functions."""
+
+    def __init__(self) -> None:
+        self.inside = AsyncState()
+
+    def reset(self, *, seed: int | None = None) -> ew.Observation:
+        self.inside.last_action = ""
+        return ew.Observation()
+
+    def step(self, action: str) -> ew.Observation:
+        self.inside.last_action = action
+        return ew.Observation(reward=1.0)
+
+    @property
+    async def state(self) -> LastAction:
+        return await self.inside.state
+
+
+def wrapped() -> Any:
+    """Return one inside a wrapper."""
+    return ew.wrappers.TimeLimit(AsyncState(), max_steps=100)
+
 
 TAKEN = 13
 
@@ -119,3 +181,40 @@ class RefusingTool(ew.Environment):
         if result.value == "13":
             raise ActionError("there is no such page")
         return Board(self.moves, reward=1.0)
+
+
+class Colliding(ew.Environment):
+    """Shows what it was made with."""
+
+    def __init__(
+        self,
+        *,
+        backend: str = "cpu",
+        timeout_s: float = 0,
+        size: int = 0,
+        num_envs: int = 0,
+        **more: Any,
+    ) -> None:
+        given = {"backend": backend, "timeout_s": timeout_s, "size": size, "num_envs": num_envs}
+        self.given = json.dumps({**given, **more})
+
+    def reset(self) -> str:
+        return self.given
+
+    def step(self, action: int) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return self.given, 0.0, True, False, {}
+
+
+class Needy(Colliding):
+    def __init__(self, *, backend: str) -> None:
+        super().__init__(backend=backend)
+
+
+class Seedless(ew.Environment):
+    """Takes no seed, and ends after one step."""
+
+    def reset(self) -> ScriptedObservation:
+        return ScriptedObservation(0)
+
+    def step(self, action: ScriptedAction) -> ScriptedObservation:
+        return ScriptedObservation(1, action.text, reward=1.0, done=True)

@@ -1,21 +1,129 @@
-"""A Prime Environments Hub on loopback: its API on one port, its index and wheels on another."""
+"""Services of others, imitated on loopback: chat completions, the Prime Hub, Tinker."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import re
+import subprocess
 import threading
+import time
+import urllib.request
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from installations import wheel
+from installations import ROOT, venv_python, wheel, with_envweave
+
+Model = Callable[[list[dict[str, str]]], Any]
+"""Takes the messages; returns a text, or a `Failure`."""
 
 
-class Seen(NamedTuple):
+class Failure(Exception):
+    """Answer with this status instead of a completion."""
+
+    def __init__(self, status: int, message: str, **headers: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+class ChatServer(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self, model: Model, api_key: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.model = model
+        self.api_key = api_key
+        self.requests: list[dict[str, Any]] = []
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ChatServer
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        try:
+            self._answer(200, self._complete(body))
+        except Failure as failure:
+            kind = "invalid_request_error" if failure.status < 500 else "server_error"
+            error = {"message": str(failure), "type": kind, "param": None, "code": None}
+            self._answer(failure.status, {"error": error}, failure.headers)
+
+    def _complete(self, body: bytes) -> dict[str, Any]:
+        if self.path != "/v1/chat/completions":
+            raise Failure(404, f"Invalid URL (POST {self.path})")
+        if self.headers["Authorization"] != f"Bearer {self.server.api_key}":
+            raise Failure(401, "Incorrect API key provided.")
+        request = json.loads(body)
+        messages = request.get("messages")
+        if not isinstance(request.get("model"), str) or not messages:
+            raise Failure(400, "you must provide a model and messages")
+        for message in messages:
+            if message.get("role") not in ("system", "user", "assistant"):
+                raise Failure(400, f"Invalid value: {message.get('role')!r}.")
+            if not isinstance(message.get("content"), str):
+                raise Failure(400, "Invalid type for 'content'.")
+        self.server.requests.append(request)
+        reply = self.server.model(messages)
+        if not isinstance(reply, str):
+            return reply
+        return {
+            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": request["model"],
+            "choices": [
+                {
+                    "index": 0,
+                    "message": {"role": "assistant", "content": reply, "refusal": None},
+                    "logprobs": None,
+                    "finish_reason": "stop",
+                }
+            ],
+            "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+        }
+
+    def _answer(self, status: int, content: Any, headers: dict[str, str] | None = None) -> None:
+        data = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def chat_server(model: Model, api_key: str = "sk-test") -> Iterator[ChatServer]:
+    server = ChatServer(model, api_key)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="chat-server")
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class HubRequest(NamedTuple):
     """One request: to the `"api"` or to the `"files"`, its path, and what it was shown."""
 
     host: str
@@ -54,7 +162,7 @@ class PrimeHub:
     detail: str = "no luck today"
     bare: bool = False
     redirect: str | None = None
-    requests: list[Seen] = field(default_factory=list)
+    requests: list[HubRequest] = field(default_factory=list)
     releases: dict[tuple[str, str], dict[str, Release]] = field(default_factory=dict)
 
     def publish(
@@ -143,7 +251,7 @@ class PrimeHub:
 
 
 @contextmanager
-def serving() -> Iterator[PrimeHub]:
+def prime_hub() -> Iterator[PrimeHub]:
     """Serve an empty Hub."""
     hub = PrimeHub()
     with (
@@ -161,7 +269,7 @@ def _listening(
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             shown = self.headers.get("Authorization")
-            hub.requests.append(Seen(host, path, shown))
+            hub.requests.append(HubRequest(host, path, shown))
             if host == "api" and hub.redirect is not None:
                 self.send_response(307)
                 self.send_header("Location", hub.redirect + path)
@@ -199,3 +307,75 @@ def _written(body: Any) -> tuple[str, bytes]:
     if isinstance(body, str):
         return "text/html", body.encode()
     return "application/json", json.dumps(body).encode()
+
+
+PROGRAMS = ROOT / "tests/support/programs"
+TINKER_KEY = "tml-loopback"
+TINKER_MODEL = ["--base-model", "fake/tabular", "--tokenizer", "word_tokenizer:WordTokenizer"]
+
+
+class TinkerService:
+    """The loopback service, and the trainer that is pointed at it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.python = venv_python("train")
+
+    def ask(self, path: str, **body):
+        request = urllib.request.Request(f"{self.url}/{path}", json.dumps(body).encode())
+        with urllib.request.urlopen(request) as reply:
+            return json.load(reply)
+
+    def command(self, *options) -> list[str]:
+        program = "envweave.examples.train_gsm8k_tinker_rl"
+        return [
+            str(self.python),
+            "-W",
+            "error::RuntimeWarning",
+            "-m",
+            program,
+            *TINKER_MODEL,
+            *options,
+        ]
+
+    def variables(self, **changes: str) -> dict[str, str]:
+        own = {"TINKER_BASE_URL": self.url, "TINKER_API_KEY": TINKER_KEY, "OMP_NUM_THREADS": "1"}
+        variables = with_envweave(**{**own, **changes})
+        variables["PYTHONPATH"] += f"{os.pathsep}{PROGRAMS}"
+        variables.pop("ENVWEAVE_GSM8K", None)
+        return variables
+
+    def train(self, *options, code=0, **changes: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            self.command(*map(str, options)),
+            env=self.variables(**changes),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        return done
+
+
+@contextlib.contextmanager
+def tinker_service() -> Iterator[TinkerService]:
+    """Start the service, and end it."""
+    command = [venv_python("train"), PROGRAMS / "tinker_service.py"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield TinkerService(process.stdout.readline().strip())
+        finally:
+            process.terminate()
+
+
+def read_run_log(run_dir: Path) -> list[dict[str, Any]]:
+    """Return the objects of a run's log, `metrics.jsonl`, all of whose lines must be whole."""
+    lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def without_time(log):
+    """The log without what may differ: the time, and where the environments ran."""
+    dropped = ("time_s", "env_backend", "docker_image", "num_envs")
+    return [{key: value for key, value in line.items() if key not in dropped} for line in log]
