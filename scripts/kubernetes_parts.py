@@ -30,7 +30,7 @@ PARTS = ["containerd", "etcd", "apiserver", "controllers", "scheduler", "kubelet
 
 
 def write_settings(where: Path) -> None:
-    """Write what the parts are told, with a new token; what they kept is forgotten."""
+    """Write the configuration of the parts, with a new token, and delete their stored state."""
     for folder in (RUN, LOGS, KEYS / "api", PLACE / "cni"):
         folder.mkdir(parents=True, exist_ok=True)
     for name in ("etcd", "kubelet", "ipam"):

@@ -44,7 +44,7 @@ def test_the_title_of_a_page_is_its_name_in_the_navigation() -> None:
     assert differing == []
 
 
-def test_no_two_pages_have_one_title() -> None:
+def test_no_two_pages_have_the_same_title() -> None:
     pages = re.findall(r"(\S+\.md)$", NAV, re.MULTILINE)
 
     titles = [title_of(page) for page in pages if page != "changelog.md"]

@@ -32,6 +32,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from documentation import Terminal
+from ray_cluster import skip_without_ray
 
 import envweave as ew
 from envweave.envs import echo_env
@@ -72,6 +73,7 @@ SLOW_PAGES = {  # they start servers, worker processes or the command line, many
     "src/envweave/envs/coding_env/README.md",
     "src/envweave/envs/echo_env/README.md",
 }
+RAY_PAGES = {"docs/guides/ray.md"}  # they run in scripts/ray-tests
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages([str(Path(ew.__file__).parent)], "envweave.")
@@ -149,15 +151,26 @@ def terminal() -> Iterator[Terminal]:
     "page",
     [
         pytest.param(
-            page, id=name_of(page), marks=[pytest.mark.slow] * (name_of(page) in SLOW_PAGES)
+            page,
+            id=name_of(page),
+            marks=[
+                *[pytest.mark.slow] * (name_of(page) in SLOW_PAGES),
+                *[pytest.mark.ray] * (name_of(page) in RAY_PAGES),
+            ],
         )
         for page in PAGES
     ],
 )
 def test_the_snippets_of_a_page_print_the_documented_output(
-    page: Path, keyboard: types.ModuleType, terminal: Terminal
+    page: Path,
+    keyboard: types.ModuleType,
+    terminal: Terminal,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fences = read_fences(page.read_text(encoding="utf-8"))
+    if name_of(page) in RAY_PAGES:
+        skip_without_ray()
+        monkeypatch.setenv("RAY_ADDRESS", "local")  # not the cluster of another test
 
     for fence, below in itertools.zip_longest(fences, fences[1:]):
         place = f"{name_of(page)}:{fence.line}"
@@ -203,15 +216,15 @@ DOCKERFILES = [
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)
 def test_a_dockerfile_is_of_the_shape_that_every_builder_takes(dockerfile: str) -> None:
     lines = [line for line in dockerfile.splitlines() if line and not line.startswith("#")]
-    said = dict(re.findall(r"^(\w+) (.+)$", dockerfile, re.MULTILINE))
+    instructions = dict(re.findall(r"^(\w+) (.+)$", dockerfile, re.MULTILINE))
 
     if lines[0] != "FROM envweave-base:latest":  # which has a user and a port
         assert re.fullmatch(r"ARG BASE=python:\S+", lines[0])
         assert lines[1] == "FROM ${BASE}"
-        assert said["USER"] not in {"root", "0"}
-        assert said["EXPOSE"] == "8000"
+        assert instructions["USER"] not in {"root", "0"}
+        assert instructions["EXPOSE"] == "8000"
     assert "/health" in dockerfile[dockerfile.index("HEALTHCHECK ") :]
-    assert json.loads(said["CMD"])
+    assert json.loads(instructions["CMD"])
     newer = re.findall(r"^# *syntax=|<<|--mount|--link|--chmod|--network", dockerfile, re.M)
     assert newer == []  # what the legacy builder does not know
 
@@ -243,7 +256,8 @@ def is_shown(printed: str | None, expected: list[str]) -> bool:
 
 
 def lines_of(text: str) -> list[str]:
-    return [line.rstrip() for line in text.rstrip().splitlines()]
+    lines = [line.rstrip() for line in text.rstrip().splitlines()]
+    return [line for line in lines if "(raylet)" not in line]  # Ray's own reports, at any time
 
 
 def source_of(module: str) -> str:
@@ -319,7 +333,8 @@ def test_an_example_in_a_docstring_runs(
 
 # Each imports a package that is only in a virtual environment of its own.
 ELSEWHERE = re.compile(
-    r"envweave\.(adapters\.verifiers\.(?!chat_turns|environments|text_episodes)|examples\.codefix_policy)"
+    r"envweave\.(adapters\.verifiers\.(?!chat_turns|environments|text_episodes)|backends\.ray|ray\."
+    r"|examples\.(codefix_policy|train_lineworld_rllib))"
 )
 
 

@@ -80,9 +80,8 @@ def test_a_node_that_joins_is_used_for_replacements(add_node: Callable[..., Any]
 
         assert wait_until(lambda: not venv.step([GO] * 4).valid.all())
         assert wait_until(lambda: bool(venv.step([GO] * 4).valid.all()))
-        from ray.util.state import list_actors
-
         import ray
+        from ray.util.state import list_actors
 
         places = [one.node_id for one in list_actors(filters=[("state", "=", "ALIVE")])]
 

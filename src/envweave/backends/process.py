@@ -32,7 +32,7 @@ from envweave.workers.session_client import (
     AsyncWorkerConnection,
     ProcessLauncher,
     SessionLauncher,
-    SessionProcess,
+    SessionWorkerProcess,
     WorkerSlot,
 )
 from envweave.workers.session_drivers import AsyncProcessDriver, ProcessDriver
@@ -195,7 +195,7 @@ def start_drivers(
         EnvWeaveError: An environment could not be made.
     """
     slots = [WorkerSlot(launcher, options.timeout_s) for launcher in launchers]
-    workers: list[SessionProcess] = []
+    workers: list[SessionWorkerProcess] = []
     try:
         for slot in slots:
             workers.append(slot.launch())  # noqa: PERF401 - those that started are ended below
@@ -217,7 +217,7 @@ def start_drivers(
     return drivers
 
 
-def _connect(slot: WorkerSlot, worker: SessionProcess | None = None) -> WorkerInfo:
+def _connect(slot: WorkerSlot, worker: SessionWorkerProcess | None = None) -> WorkerInfo:
     try:
         return slot.start(worker)
     except WorkerLostError as loss:

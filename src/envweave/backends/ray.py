@@ -15,7 +15,8 @@ from typing import Any
 
 from envweave.backends.process import split_rows, start_driver, start_drivers, startup_error
 from envweave.errors import OptionError
-from envweave.ray.cluster import Cluster, connected, read_placement, read_resources
+from envweave.ray.cluster import RayCluster, connected, read_placement, read_resources
+from envweave.ray.cluster import describe_workers as cluster_workers
 from envweave.ray.session_worker import RaySessionLauncher
 from envweave.ray.vector_worker import RayVectorWorker, VectorTurns
 from envweave.ray.worker import RayJob
@@ -55,6 +56,11 @@ def connect_pool(
         launchers = _launchers(cluster, spec, kwargs, options, size)
         counts = [launcher.num_envs for launcher in launchers]
         return list(start_drivers(launchers, counts, options))
+
+
+def describe_workers() -> str:
+    """Return how many nodes and workers this process uses, and how many died, for progress bars."""
+    return cluster_workers()
 
 
 def connect_vector(
@@ -111,7 +117,7 @@ def connect_vector(
 
 
 def _launchers(
-    cluster: Cluster,
+    cluster: RayCluster,
     spec: EnvSpec,
     kwargs: Mapping[str, Any],
     options: MakeOptions,
@@ -126,7 +132,7 @@ def _launchers(
     ]
 
 
-def _job(cluster: Cluster, spec: EnvSpec, options: MakeOptions) -> RayJob:
+def _job(cluster: RayCluster, spec: EnvSpec, options: MakeOptions) -> RayJob:
     ray = options.ray
     if ray.runtime_env is not None and not isinstance(ray.runtime_env, Mapping):
         raise OptionError(

@@ -58,7 +58,7 @@ Install = Annotated[
 
 
 def installed(env_id: str, install: str) -> str:
-    """Return the ID with its version, after its package, if it needs one, is installed.
+    """Install the package that an ID needs, if any; return the ID with its version.
 
     Raises:
         InstallError: The package is missing and cannot be installed, or that is not allowed.

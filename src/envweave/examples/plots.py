@@ -23,7 +23,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 ASCII_BLOCKS = "_.-=+*#@"
 
 # From the palette of Okabe and Ito, which color-blind readers can tell apart.
-BLUE, GREEN, ORANGE, VERMILLION, GREY = "#0072B2", "#009E73", "#E69F00", "#D55E00", "#5f5f5f"
+BLUE, GREEN, ORANGE, VERMILLION, GRAY = "#0072B2", "#009E73", "#E69F00", "#D55E00", "#5f5f5f"
 
 
 def moving_average(values: ArrayLike, window: int) -> NDArray[np.float64]:
@@ -90,7 +90,7 @@ def draw(run_dir: Path, *, compare: Sequence[Path] = ()) -> Path:
     title = _title(run)
     # A title longer than about 65 characters would be cut off on both sides.
     figure.suptitle(title + "\n", fontsize=min(13, 850 / len(title)), fontweight="bold")
-    figure.text(0.5, 0.945, _setting(run), ha="center", fontsize=9, color=GREY)
+    figure.text(0.5, 0.945, _setting(run), ha="center", fontsize=9, color=GRAY)
     above.set_ylabel("return of an episode")
     below.set_ylabel("share of success")
     below.set_ylim(-0.04, 1.06)
@@ -116,14 +116,14 @@ def _dots(axes: Any, run: RunHistory) -> None:
         "failure": (VERMILLION, "x", 0.75),
         "batch of one update": (BLUE, "o", 0.2),
     }
-    for name, (colour, marker, alpha) in looks.items():
+    for name, (color, marker, alpha) in looks.items():
         chosen = [point for point in run.points if _outcome(point) == name]
         if chosen:
             axes.scatter(
                 [point["episode"] for point in chosen],
                 [point["return"] for point in chosen],
                 s=16 if len(run.points) < 800 else 8,
-                color=colour,
+                color=color,
                 marker=marker,
                 alpha=alpha,
                 linewidths=1.2 if marker == "x" else 0,
@@ -149,17 +149,17 @@ def _average(run: RunHistory, name: str) -> tuple[NDArray[Any], NDArray[np.float
     return numbers[start:], moving_average(values, window)[start:], window
 
 
-def _curve(axes: Any, run: RunHistory, name: str, colour: str) -> None:
+def _curve(axes: Any, run: RunHistory, name: str, color: str) -> None:
     """One figure over episodes: its moving average, with the evaluation results."""
     numbers, average, window = _average(run, name)
     label = f"training, mean of the last {window}"
-    axes.plot(numbers, average, color=colour, linewidth=2.4, label=label, zorder=3)
+    axes.plot(numbers, average, color=color, linewidth=2.4, label=label, zorder=3)
     for policy, line in run.evaluations.items():
         is_trained = policy == "trained"
         shown = f"{line[name] * 100:.1f} %" if name == "success" else f"{line[name]:+.2f}"
         axes.axhline(
             line[name],
-            color="black" if is_trained else GREY,
+            color="black" if is_trained else GRAY,
             linestyle=(0, (1, 2)) if is_trained else (0, (5, 3)),
             linewidth=1.5,
             label=f"{policy} policy: {shown}",

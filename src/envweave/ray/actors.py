@@ -86,7 +86,7 @@ class ActorStats(NamedTuple):
     uptime_s: float
 
 
-class StepColumns(NamedTuple):
+class RayStep(NamedTuple):
     """One step of some rows. Ray moves the arrays without copying them, if they are large.
 
     Attributes:
@@ -164,12 +164,12 @@ class VectorActor(_WorkerActor):
         """Answer a message that is not a step."""
         return answer(self._worker, message, None)[0]
 
-    def step(self, message: bytes, rows: slice | list[int], count: int) -> StepColumns:
+    def step(self, message: bytes, rows: slice | list[int], count: int) -> RayStep:
         """Answer a message that steps so many rows."""
         reply = answer(self._worker, message, None)[0]
         return self._columns(rows, count, reply)
 
-    def step_all(self, actions: list[Any]) -> StepColumns:
+    def step_all(self, actions: list[Any]) -> RayStep:
         """Step every row, with the actions in columns."""
         worker: VectorWorker = self._worker
         assert worker.shared is not None
@@ -178,10 +178,10 @@ class VectorActor(_WorkerActor):
         rows = slice(worker.rows.start, worker.rows.stop)
         return self._columns(rows, len(worker.rows), reply)
 
-    def _columns(self, rows: slice | list[int], count: int, reply: bytes | None) -> StepColumns:
+    def _columns(self, rows: slice | list[int], count: int, reply: bytes | None) -> RayStep:
         shared = self._worker.shared
         self._count(count)
-        return StepColumns(shared.rewards[rows], [leaf[rows] for leaf in shared.leaves], reply)
+        return RayStep(shared.rewards[rows], [leaf[rows] for leaf in shared.leaves], reply)
 
     @ray.method(concurrency_group=CONTROL)
     def running(self) -> tuple[int, float] | None:

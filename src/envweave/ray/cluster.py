@@ -8,12 +8,16 @@ from, and one that the program had connected to itself is left as it is.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
+import socket
 import threading
+import time
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, Protocol, final
 
 from envweave.errors import ConnectionLostError, MissingExtraError, OptionError, format_error
 from envweave.lifetime import OwnerProcess
@@ -29,6 +33,12 @@ logger = logging.getLogger("envweave.ray")
 PLACEMENTS = ("spread", "pack")
 HEAD = "node:__internal_head__"
 """The resource by which Ray marks the head node."""
+
+HEAD_CHECK_S, HEAD_LOST_S = 3.0, 40.0
+"""How often to look for the head, and how long it may be gone. After a minute Ray gives up too."""
+
+LOCAL = "local"
+"""The address that starts a cluster on this machine."""
 
 NAMESPACE = "envweave"
 """Where the names of all worker actors are, so that `envweave doctor` finds them."""
@@ -57,20 +67,36 @@ class Node(NamedTuple):
         return all(self.resources.get(name, 0) >= count for name, count in resources.items())
 
 
+class Watched(Protocol):
+    """A worker on the cluster."""
+
+    def lose_cluster(self, loss: str) -> None:
+        """Record that the cluster is gone, and the worker with it."""
+        ...
+
+
 @final
-class Cluster:
+class RayCluster:
     """The connection to the cluster, shared by all environments of this process.
 
-    Attributes:
-        is_local: Whether it was started for this process.
+    Args:
+        is_ours: Whether we have connected, and so must disconnect, which also stops a cluster that
+            was started for this process.
     """
 
-    def __init__(self, *, is_local: bool, is_ours: bool) -> None:
-        self.is_local = is_local
+    def __init__(self, *, is_ours: bool) -> None:
         self._is_ours = is_ours
         self._leases = 0
+        self._loss: str | None = None  # how the head was lost
+        self._watched: weakref.WeakSet[Watched] = weakref.WeakSet()
+        self._over = threading.Event()
+        head = ray.get_runtime_context().gcs_address
+        threading.Thread(
+            target=self._watch_head, args=(head,), name="envweave-ray-head", daemon=True
+        ).start()
         self._workers: Counter[str] = Counter()  # how many of our workers are on each node
-        self._lock = threading.Lock()  # over `_workers`
+        self._losses = 0
+        self._lock = threading.Lock()  # over `_workers` and `_losses`
 
     def lease(self) -> ClusterLease:
         """Use the cluster until the lease is released."""
@@ -86,8 +112,38 @@ class Cluster:
             if self._leases or _current is not self:
                 return
             _current = None
+            self._over.set()
             if self._is_ours and ray.is_initialized():
                 ray.shutdown()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the head is gone, so that no call to it would return."""
+        return self._loss is not None
+
+    def watch(self, worker: Watched) -> None:
+        """Have a worker informed if the head is lost."""
+        self._watched.add(worker)
+
+    def _watch_head(self, address: str) -> None:
+        """Report the loss of the head before Ray does, which would end this process."""
+        host, _, port = address.rpartition(":")
+        seen_s = time.monotonic()
+        while not self._over.wait(HEAD_CHECK_S):
+            try:
+                socket.create_connection((host, int(port)), HEAD_CHECK_S).close()
+                seen_s = time.monotonic()
+            except OSError as error:
+                if time.monotonic() - seen_s > HEAD_LOST_S:
+                    self._lose_head(f"the head of the Ray cluster at {address} is gone: {error}")
+                    return
+
+    def _lose_head(self, loss: str) -> None:
+        self._loss = loss
+        for worker in list(self._watched):
+            worker.lose_cluster(loss)
+        if self._is_ours:
+            ray.shutdown()
 
     def nodes(self) -> list[Node]:
         """Return the nodes that are alive, in a fixed order.
@@ -95,6 +151,11 @@ class Cluster:
         Raises:
             ConnectionLostError: The cluster does not answer.
         """
+        if self._loss is not None:
+            raise ConnectionLostError(
+                f"No worker can be started: {self._loss}. Close the environments, and make them "
+                "again when there is a cluster."
+            )
         try:
             listed = ray.nodes()
         except Exception as error:
@@ -141,6 +202,18 @@ class Cluster:
             with self._lock:
                 self._workers[node.id] -= 1
 
+    def count_loss(self, name: str) -> None:
+        """Count a worker for an environment of this name that died, here and in Ray's metrics."""
+        with self._lock:
+            self._losses += 1
+        _lost_workers().inc(tags={"env": name})
+
+    def describe_workers(self) -> str:
+        """Return how many nodes and workers this process uses, and how many died, as text."""
+        with self._lock:
+            nodes = [count for count in self._workers.values() if count > 0]
+            return f"nodes {len(nodes)}  workers {sum(nodes)}  lost {self._losses}"
+
     def capacity(self, resources: Mapping[str, float]) -> int:
         """Return how many workers to start by default: one for each processor."""
         return max(1, round(sum(node.cpus for node in self.eligible(resources))))
@@ -150,8 +223,8 @@ class Cluster:
 class ClusterLease:
     """Keeps the connection to a cluster while something uses it."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster: Cluster | None = cluster
+    def __init__(self, cluster: RayCluster) -> None:
+        self._cluster: RayCluster | None = cluster
         self._owner = OwnerProcess()
 
     def release(self) -> None:
@@ -161,12 +234,12 @@ class ClusterLease:
             cluster._release()  # noqa: SLF001 - the other half of it
 
 
-_current: Cluster | None = None
+_current: RayCluster | None = None
 _connecting = threading.RLock()  # over `_current` and the number of its leases
 
 
 @contextlib.contextmanager
-def connected(address: str | None) -> Iterator[Cluster]:
+def connected(address: str | None) -> Iterator[RayCluster]:
     """Connect to a cluster, or start one, while something is made there.
 
     What is made there takes a lease of its own.
@@ -179,7 +252,7 @@ def connected(address: str | None) -> Iterator[Cluster]:
     with _connecting:
         if _current is None or not ray.is_initialized():
             _current = _connect(address)
-        elif address not in (None, "auto"):
+        else:
             _refuse_another(address)
         cluster = _current
         lease = cluster.lease()
@@ -189,18 +262,19 @@ def connected(address: str | None) -> Iterator[Cluster]:
         lease.release()
 
 
-def _connect(address: str | None) -> Cluster:
+def _connect(address: str | None) -> RayCluster:
     if ray.is_initialized():
-        if address not in (None, "auto"):
-            _refuse_another(address)
-        return Cluster(is_local=False, is_ours=False)
+        _refuse_another(address)
+        return RayCluster(is_ours=False)
     quiet: dict[str, Any] = {"configure_logging": False, "logging_level": logging.WARNING}
     if address is None and "RAY_ADDRESS" not in os.environ:
         with contextlib.suppress(ConnectionError):
             ray.init(address="auto", namespace=NAMESPACE, **quiet)
-            return Cluster(is_local=False, is_ours=True)
-        ray.init(address="local", namespace=NAMESPACE, include_dashboard=False, **quiet)
-        return Cluster(is_local=True, is_ours=True)
+            return RayCluster(is_ours=True)
+        address = LOCAL
+    if address == LOCAL:
+        ray.init(address=LOCAL, namespace=NAMESPACE, include_dashboard=False, **quiet)
+        return RayCluster(is_ours=True)
     try:
         ray.init(address=address, namespace=NAMESPACE, **quiet)
     except Exception as error:
@@ -209,17 +283,31 @@ def _connect(address: str | None) -> Cluster:
             f"{format_error(error)}. Start one with `ray start --head`, or leave address out to "
             "use one on this machine only."
         ) from error
-    return Cluster(is_local=False, is_ours=True)
+    return RayCluster(is_ours=True)
+
+
+def describe_workers() -> str:
+    """Return how many nodes and workers this process uses, and how many died, as text."""
+    cluster = _current
+    return "" if cluster is None else cluster.describe_workers()
+
+
+@functools.cache
+def _lost_workers() -> Any:
+    from ray.util.metrics import Counter as Metric
+
+    return Metric("envweave_workers_lost_total", "Worker actors that died.", tag_keys=("env",))
 
 
 def _refuse_another(address: str | None) -> None:
     """Refuse an address other than that of the cluster this process is connected to."""
     found = ray.get_runtime_context().gcs_address
-    if address != found and not (address or "").startswith("ray://"):
-        raise OptionError(
-            f"address={address!r}, but this process is connected to the Ray cluster at {found!r} "
-            "already, and Ray takes one per process. Leave address out, or call ray.shutdown()."
-        )
+    if address in (None, "auto", LOCAL, found) or str(address).startswith("ray://"):
+        return
+    raise OptionError(
+        f"address={address!r}, but this process is connected to the Ray cluster at {found!r} "
+        "already, and Ray takes one per process. Leave address out, or call ray.shutdown()."
+    )
 
 
 def scheduling(node: Node | None, resources: Mapping[str, float]) -> Any:

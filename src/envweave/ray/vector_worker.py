@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, final
 
 from envweave.errors import OptionError, format_error
-from envweave.ray.actors import StepColumns, VectorActor
+from envweave.ray.actors import RayStep, VectorActor
 from envweave.ray.worker import RayJob, RayWorker
 from envweave.vector.process.shared_columns import SharedColumns
 from envweave.vector.process.turns import EventFd, TurnSlot, TurnTable
@@ -95,7 +95,7 @@ class RayVectorWorker:
 
         def finish(value: Any) -> None:
             words, slot = self._words, self._turns.slot
-            if isinstance(value, StepColumns):
+            if isinstance(value, RayStep):
                 self._write(rows, value)
                 value = value.reply
             self._reply = value
@@ -110,7 +110,7 @@ class RayVectorWorker:
             self._words[self._turns.slot.go] = number
         return number
 
-    def _write(self, rows: slice | list[int] | None, step: StepColumns) -> None:
+    def _write(self, rows: slice | list[int] | None, step: RayStep) -> None:
         """Write what the actor returned to the vector's columns."""
         shared = self._shared
         assert shared is not None

@@ -26,8 +26,8 @@ from envweave.lifetime import OwnerProcess
 from envweave.ray.actors import ActorInfo, ActorSettings
 from envweave.ray.cluster import (
     NAMESPACE,
-    Cluster,
     Node,
+    RayCluster,
     actor_resources,
     describe_nodes,
     scheduling,
@@ -61,7 +61,7 @@ class RayJob(NamedTuple):
         runtime_env: What Ray installs or copies for them.
     """
 
-    cluster: Cluster
+    cluster: RayCluster
     name: str
     resources: Mapping[str, float]
     placement: str
@@ -114,6 +114,7 @@ class RayWorker:
             ).remote(settings)
             self._start = self._actor.start.remote()
             self._watch(self._actor.wait.remote())
+            job.cluster.watch(self)
         except BaseException:
             self._release()
             raise
@@ -273,13 +274,22 @@ class RayWorker:
 
     def _die(self, error: BaseException) -> None:
         """Record that the actor is dead, and wake whatever waits for it."""
+        if self._lose(f"{self._where} died: {_cause(error)}"):
+            self._job.cluster.count_loss(self._job.name)
+
+    def lose_cluster(self, loss: str) -> None:
+        """Record that the cluster is gone, and the actor with it."""
+        self._lose(loss)
+
+    def _lose(self, loss: str) -> bool:
         with self._changed:
             if self.is_gone:
-                return
-            self._loss = f"{self._where} died: {_cause(error)}"
+                return False
+            self._loss = loss
             self._death.notify()
             self._on_loss()
             self._changed.notify_all()
+            return True
 
     def lost(self) -> WorkerLostError:
         """End what is left of it, and return how it ended."""
@@ -289,8 +299,8 @@ class RayWorker:
 
     def kill(self) -> None:
         """Have Ray end the actor at once."""
-        if self._owner.is_current:
-            with contextlib.suppress(Exception):  # it is gone, or the cluster is
+        if self._owner.is_current and not self._job.cluster.is_lost:
+            with contextlib.suppress(Exception):  # it is gone already
                 ray.kill(self._actor)
 
     def end(self) -> None:

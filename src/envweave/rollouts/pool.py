@@ -122,6 +122,7 @@ class Pool:
     Attributes:
         id: The ID or name that it was made from.
         size: How many environments there are.
+        describe_workers: Returns what the backend knows of their workers, for progress bars.
     """
 
     def __init__(
@@ -129,9 +130,11 @@ class Pool:
         env_id: str,
         transports: Sequence[AsyncTransport],
         connect: Callable[[], AsyncTransport] | None,
+        describe_workers: Callable[[], str] | None = None,
     ) -> None:
         self.id = env_id
         self.size = len(transports)
+        self.describe_workers = describe_workers
         self._interface = transports[0].interface
         self._tasks = transports[0].tasks
         self._slots = [PoolSlot(transport, connect) for transport in transports]
@@ -398,7 +401,12 @@ def pool(
     else:
         options = MakeOptions(timeout_s=timeout_s, workers=workers, remote=remote, ray=ray)
         transports = connect_pool(spec, given, options, count)
-    return Pool(spec.id, transports, None if getattr(module, "RECONNECTS", False) else connect)
+    return Pool(
+        spec.id,
+        transports,
+        None if getattr(module, "RECONNECTS", False) else connect,
+        getattr(module, "describe_workers", None),
+    )
 
 
 def _connect_each(connect: Callable[[], AsyncTransport], size: int) -> list[AsyncTransport]:

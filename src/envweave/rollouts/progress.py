@@ -24,6 +24,7 @@ class RolloutProgress:
         faults: How many failed through no fault of the agent.
         scored: How many were scored.
         earned: The sum of their rewards; with several agents, of the mean over the agents.
+        describe_workers: Returns what is known of the environments' workers, if there is anything.
     """
 
     began_s: float
@@ -31,6 +32,7 @@ class RolloutProgress:
     faults: int = 0
     scored: int = 0
     earned: float = 0.0
+    describe_workers: Callable[[], str] | None = None
 
     def add(self, episode: Episode) -> None:
         """Count one more episode."""
@@ -44,7 +46,8 @@ class RolloutProgress:
         reward = f"{self.earned / self.scored:+.3f}" if self.scored else "-"
         passed_s = time.perf_counter() - self.began_s
         per_second = f"{self.finished / passed_s:.1f}" if passed_s > 0 else "-"
-        return f"reward {reward}  faults {self.faults}  {per_second}/s"
+        workers = "" if self.describe_workers is None else f"  {self.describe_workers()}"
+        return f"reward {reward}  faults {self.faults}  {per_second}/s{workers}"
 
 
 Show: TypeAlias = Callable[[int, object], None]

@@ -210,7 +210,7 @@ class Rollout:
 
     async def _conduct(self, show: Show) -> None:
         """Run the workers until all is played, or one of them raises. It raises nothing."""
-        figures = RolloutProgress(time.perf_counter())
+        figures = RolloutProgress(time.perf_counter(), describe_workers=self._pool.describe_workers)
         count = self._options.concurrency
         if self.total is not None:
             count = min(count, self.total)

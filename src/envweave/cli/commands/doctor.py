@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from envweave.cli.inspect_plugins import PluginStatus
+    from envweave.ray.status import ClusterStatus
     from envweave.sandbox import TierReport
 
 
@@ -65,7 +66,8 @@ class Extra:
 def doctor_command(json: arguments.Json = False) -> int:
     """Show what this machine can run, and what to install for the rest.
 
-    The Docker engine and the Kubernetes cluster are contacted, for a few seconds at most.
+    The Docker engine, the Kubernetes cluster and a Ray cluster that is running are contacted, for a
+    few seconds at most.
 
     Exits with 1 if a part of the core or an installed plug-in is broken. A missing extra, Docker
     engine, cluster or sandbox is reported but is not an error.
@@ -99,8 +101,10 @@ def _examine() -> dict[str, Any]:
         if (reason := probes[service].result()) is not None
         for name in names
     }
+    ray = probes["ray"].found
+    details = {} if unavailable.get("ray") else {"ray": _describe_ray(ray)}
     report = {
-        kind: [_health(plugin, missing, unavailable) for plugin in found]
+        kind: [_health(plugin, missing, unavailable, details) for plugin in found]
         for kind, found in plugins.items()
     }
     sound = all(one["status"] != "broken" for found in report.values() for one in found)
@@ -114,12 +118,16 @@ def _examine() -> dict[str, Any]:
         "core": core,
         "extras": extras,
         **report,
+        "ray": ray,
         "sandbox": examine_sandbox(),
     }
 
 
 def _health(
-    plugin: PluginStatus, missing: dict[str, str], unavailable: dict[str, str]
+    plugin: PluginStatus,
+    missing: dict[str, str],
+    unavailable: dict[str, str],
+    details: dict[str, str],
 ) -> dict[str, Any]:
     """Return a plug-in's state. A plug-in with the name of a missing extra needs that extra."""
     if plugin.name in missing:
@@ -129,7 +137,7 @@ def _health(
     elif plugin.name in unavailable:
         status, detail = "unavailable", unavailable[plugin.name]
     else:
-        status, detail = "ready", ""
+        status, detail = "ready", details.get(plugin.name, "")
     return {
         "name": plugin.name,
         "status": status,
@@ -139,9 +147,14 @@ def _health(
 
 
 class _Probe:
-    """Contacts a service in a thread, so that one that hangs costs `PROBE_S` and no more."""
+    """Contacts a service in a thread, so that one that hangs costs at most `PROBE_S`.
 
-    def __init__(self, check: Callable[[], None]) -> None:
+    Attributes:
+        found: What the check returned.
+    """
+
+    def __init__(self, check: Callable[[], Any]) -> None:
+        self.found: Any = None
         self._check = check
         self._problem: str | None = f"It did not answer within {PROBE_S:g} s."
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -149,7 +162,7 @@ class _Probe:
 
     def _run(self) -> None:
         try:
-            self._check()
+            self.found = self._check()
         except EnvWeaveError as error:
             self._problem = str(error)
         except Exception as error:  # noqa: BLE001 - a third party's client
@@ -182,8 +195,29 @@ def _check_kubernetes() -> None:
         cluster.close()
 
 
-_CHECKS = {"docker": _check_docker, "kubernetes": _check_kubernetes}
-_USED_BY = {"docker": ("docker", "docker_http"), "kubernetes": ("kubernetes",)}
+def _check_ray() -> ClusterStatus | None:
+    from envweave.ray.status import probe_status
+
+    return probe_status(PROBE_S)
+
+
+def _describe_ray(found: ClusterStatus | None) -> str:
+    if found is None:
+        return "starts a cluster on this machine"
+    nodes, cpus = len(found.nodes), sum(node.cpus for node in found.nodes)
+    return f"{nodes} node{'s' * (nodes != 1)} with {cpus:g} CPUs at {found.address}"
+
+
+_CHECKS: dict[str, Callable[[], Any]] = {
+    "docker": _check_docker,
+    "kubernetes": _check_kubernetes,
+    "ray": _check_ray,
+}
+_USED_BY = {
+    "docker": ("docker", "docker_http"),
+    "kubernetes": ("kubernetes",),
+    "ray": ("ray",),
+}
 """The backends and schemes that need each service."""
 
 
@@ -270,7 +304,9 @@ def _print_report(report: dict[str, Any]) -> None:
         _add(shown, extra.installed or None, f"extra: {extra.name}", state)
     for kind, word in (("backends", "backend"), ("schemes", "scheme")):
         for one in report[kind]:
-            _add(shown, _mark(one["status"]), f"{word}: {one['name']}", one["detail"] or "ready")
+            ready = "; ".join(filter(None, ["ready", one["detail"]]))
+            state = ready if one["status"] == "ready" else one["detail"]
+            _add(shown, _mark(one["status"]), f"{word}: {one['name']}", state)
     environments = report["environments"]
     ready_names = [one["name"] for one in environments if one["status"] == "ready"]
     _add(shown, True, "environments", f"{len(ready_names)} ready; see `envweave list`")
@@ -278,6 +314,8 @@ def _print_report(report: dict[str, Any]) -> None:
         if one["status"] != "ready":
             _add(shown, _mark(one["status"]), f"environment: {one['name']}", one["detail"])
     output.print_table("What this machine can run", shown)
+    if report["ray"] is not None:
+        _print_ray(report["ray"])
     print_sandbox(report["sandbox"])
     where.print()
     if not report["ok"]:
@@ -286,6 +324,23 @@ def _print_report(report: dict[str, Any]) -> None:
     absent = [one["name"] for one in report["backends"] if one["status"] != "ready"]
     verdict = f"Ready, except for the backends {', '.join(absent)}." if absent else "Ready."
     where.print(Text(verdict, style="bold green"))
+
+
+def _print_ray(found: ClusterStatus) -> None:
+    columns = ("CPUs", "GPUs", "workers", "environments", "steps/s")
+    shown = output.table("node", *columns, numeric=columns)
+    for node in found.nodes:
+        shown.add_row(
+            node.address,
+            f"{node.cpus:g}",
+            f"{node.gpus:g}",
+            f"{node.workers:,}",
+            f"{node.environments:,}",
+            f"{node.steps_per_s:,.0f}",
+        )
+    output.print_table("The Ray cluster", shown)
+    if found.silent:
+        output.console().print(f"Workers that did not answer, or have not started: {found.silent}")
 
 
 def _mark(status: str) -> bool | None:
@@ -355,7 +410,7 @@ def _users() -> dict[str, Any]:
 
 def _cgroups() -> dict[str, Any]:
     """Return the cgroups that sessions can have, or why they have none and what to do."""
-    from envweave.sandbox.doctor.advice import advise_cgroups, machine_facts
+    from envweave.sandbox.doctor import advise_cgroups, machine_facts
     from envweave.sandbox.host.cgroups import find_cgroups
 
     found = find_cgroups()
