@@ -1,7 +1,7 @@
 """Shared by the adapters to Gymnasium and PettingZoo: the environment inside, and its results.
 
 Gymnasium and PettingZoo can express less than a `StepResult`. What they cannot express is raised
-here, and never turned into a reward.
+as an error here, and never turned into a reward.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def open_vector(env: Any, num_envs: int | None, kwargs: Mapping[str, Any]) -> Ve
     """Return `env` if it is a `VectorEnv`, else one from `make_vector` with autoreset.
 
     Raises:
-        OptionError: It would not reset itself, or keywords came with an existing `VectorEnv`.
+        OptionError: It would not reset itself, or keywords were passed with a `VectorEnv`.
     """
     if kwargs.get("autoreset", True) is not True:
         raise OptionError(

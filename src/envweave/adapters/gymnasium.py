@@ -45,7 +45,7 @@ def is_foreign(candidate: Any) -> bool:
 
 
 def is_vector(candidate: Any) -> bool:
-    """Whether this is a Gymnasium vector, or a class of such."""
+    """Whether this is a Gymnasium vector environment, or the class of one."""
     from gymnasium.vector import VectorEnv
 
     return issubclass(candidate if isinstance(candidate, type) else type(candidate), VectorEnv)

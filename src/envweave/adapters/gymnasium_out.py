@@ -70,7 +70,7 @@ class AsGymnasium(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         result = self._env.reset(seed=seed, options=options or None)
         check_result(result, self._env.id)
-        return self._show(result.observation), self._tell(result.info)
+        return self._show(result.observation), self._export_info(result.info)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Act once."""
@@ -81,14 +81,14 @@ class AsGymnasium(gymnasium.Env[Any, Any]):
             to_reward(result.reward),
             result.terminated,
             result.truncated,
-            self._tell(result.info),
+            self._export_info(result.info),
         )
 
     def _show(self, observation: Any) -> Any:
         self._shown = observation
         return encode_observation(self._observations.encode, observation, "observation")
 
-    def _tell(self, info: dict[str, Any]) -> dict[str, Any]:
+    def _export_info(self, info: dict[str, Any]) -> dict[str, Any]:
         return with_mask(info, info.get("action_mask"), self._number_of_actions)
 
     def render(self) -> str | None:
@@ -149,7 +149,7 @@ class AsGymnasiumVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
         infos: dict[str, Any] = {}
         for i in np.flatnonzero(batch.began).tolist():
             check_result(batch[i], f"environment {i}")
-            infos = self._add_info(infos, self._tell(batch[i].info), i)
+            infos = self._add_info(infos, self._export_info(batch[i].info), i)
         return self._show(batch.current), infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -172,13 +172,13 @@ class AsGymnasiumVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
             result = batch[i]
             if result.end is None:
                 check_result(result, f"environment {i}")
-                infos = self._add_info(infos, self._tell(result.info), i)
+                infos = self._add_info(infos, self._export_info(result.info), i)
                 continue
             first = self._first_info(result, i)
             last = encode_observation(self._observations.encode, result.observation, "observation")
-            ended = {"final_obs": last, "final_info": self._tell(result.info)}
+            ended = {"final_obs": last, "final_info": self._export_info(result.info)}
             infos = self._add_info(infos, ended, i)
-            infos = self._add_info(infos, self._tell(first), i)
+            infos = self._add_info(infos, self._export_info(first), i)
         return infos
 
     def _first_info(self, result: StepResult[Any], i: int) -> dict[str, Any]:
@@ -203,7 +203,7 @@ class AsGymnasiumVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
                 f"{mismatch.describe('observation')}, which the observation space does not allow."
             ) from None
 
-    def _tell(self, info: dict[str, Any]) -> dict[str, Any]:
+    def _export_info(self, info: dict[str, Any]) -> dict[str, Any]:
         return with_mask(info, info.get("action_mask"), self._number_of_actions)
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002 - Gymnasium's signature

@@ -186,16 +186,16 @@ class ResetPlan:
         self._prefix = secrets.token_hex(6)
         self._begun = [-1] * count
 
-    def check(self, wanted: ResetKwargs) -> None:
+    def check(self, resets: ResetKwargs) -> None:
         """Refuse arguments that cannot be honored; nothing changes.
 
         Raises:
             SeedError, TaskError, OptionError: The message says what can be honored instead.
         """
-        first = next(iter(wanted.values()), None)
+        first = next(iter(resets.values()), None)
         if first is None:
             return
-        for i, one in wanted.items():
+        for i, one in resets.items():
             if one["task"] is not None:
                 raise TaskError(
                     f"Environment {i}: {self._name}.reset() takes no task, but was given "
@@ -208,10 +208,10 @@ class ResetPlan:
             )
         if MASK in (options or ()):
             raise OptionError(f"options[{MASK!r}] is set by envweave. Use ids=[…].")
-        self._check_seeds([one["seed"] for one in wanted.values()])
-        if len(wanted) < self._count and not self._abilities.resets_some:
+        self._check_seeds([one["seed"] for one in resets.values()])
+        if len(resets) < self._count and not self._abilities.resets_some:
             raise OptionError(
-                f"ids={list(wanted)[:8]} cannot be honored: {self._name} resets all its "
+                f"ids={list(resets)[:8]} cannot be honored: {self._name} resets all its "
                 "environments at once. Leave out `ids`."
             )
 
@@ -241,27 +241,27 @@ class ResetPlan:
                     "for the whole batch. Pass one number, such as seed=0."
                 )
 
-    def choose(self, wanted: ResetKwargs) -> tuple[dict[str, Any], dict[int, dict[str, int]]]:
+    def choose(self, resets: ResetKwargs) -> tuple[dict[str, Any], dict[int, dict[str, int]]]:
         """Return the keywords for the vector's `reset`, and the known seeds for each info.
 
         A per-environment seed is called `seed`; one for the whole batch `batch_seed`.
         """
         keywords: dict[str, Any] = {}
         known: dict[int, dict[str, int]] = {}
-        is_whole = len(wanted) == self._count
+        is_whole = len(resets) == self._count
         if "seed" in self._takes and self._abilities.seeding == "each":
-            seeds = {i: self._seeds[i].next(one["seed"]) for i, one in wanted.items()}
+            seeds = {i: self._seeds[i].next(one["seed"]) for i, one in resets.items()}
             keywords["seed"] = [seeds.get(i) for i in range(self._count)]
             known = {i: {"seed": seed} for i, seed in seeds.items()}
         elif "seed" in self._takes and is_whole:
-            keywords["seed"] = self._seeds[0].next(wanted[0]["seed"])
-            known = {i: {"batch_seed": keywords["seed"]} for i in wanted}
-        options = next(iter(wanted.values()))["options"]
+            keywords["seed"] = self._seeds[0].next(resets[0]["seed"])
+            known = {i: {"batch_seed": keywords["seed"]} for i in resets}
+        options = next(iter(resets.values()))["options"]
         if options is not None:
             keywords["options"] = dict(options)
         if not is_whole:
             mask = np.zeros(self._count, np.bool_)
-            mask[list(wanted)] = True
+            mask[list(resets)] = True
             keywords["options"] = {**keywords.get("options", {}), MASK: mask}
         return keywords, known
 
@@ -345,16 +345,16 @@ class GymnasiumBatch:
 
     # Resets
 
-    def check_reset(self, wanted: ResetKwargs) -> None:
+    def check_reset(self, resets: ResetKwargs) -> None:
         """Refuse what `reset` would refuse; nothing changes."""
-        self._resets.check(wanted)
+        self._resets.check(resets)
 
-    def reset(self, wanted: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
+    def reset(self, resets: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
         """Begin an episode in each of these; on failure, the error takes each result's place."""
         try:
-            starts = self._restart(wanted)
+            starts = self._restart(resets)
         except Exception as error:  # noqa: BLE001 - the author's code, the boundary itself
-            return {i: self._reset_failure(error) for i in wanted}
+            return {i: self._reset_failure(error) for i in resets}
         outcomes: dict[int, ResetResult[Any] | Exception] = {}
         for i, start in starts.items():
             info = {**start.info, **start.seeds}
@@ -366,10 +366,10 @@ class GymnasiumBatch:
         failure.__cause__ = error
         return failure
 
-    def _restart(self, wanted: ResetKwargs) -> dict[int, _Start]:
+    def _restart(self, resets: ResetKwargs) -> dict[int, _Start]:
         """Begin an episode in each of these, by one call of the vector's `reset`."""
-        ids = list(wanted)
-        keywords, seeds = self._resets.choose(wanted)
+        ids = list(resets)
+        keywords, seeds = self._resets.choose(resets)
         outcome = self._env.reset(**keywords)
         if not isinstance(outcome, tuple) or len(outcome) != 2:
             raise BadReturnError("reset() did not return a tuple of observations and info.")

@@ -31,7 +31,7 @@ _TOOL_TYPES = "openenv.core.env_server.mcp_types"
 
 
 def is_foreign(candidate: Any) -> bool:
-    """Whether this is an OpenEnv environment, or a class of such."""
+    """Whether this is an OpenEnv environment, or the class of one."""
     interfaces = sys.modules.get(_INTERFACES)
     if interfaces is None:
         return False

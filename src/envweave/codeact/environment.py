@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 from envweave.codeact.executors.base import Executor
 from envweave.codeact.grading.base import Attempt, Grade, Grader, GradingError
-from envweave.codeact.injected.files import FILE_TOOLS
+from envweave.codeact.injected.prelude import FILE_TOOLS
 from envweave.codeact.models import CodeAction, CodeObservation, CodeState, exit_code_of
 from envweave.environment import Environment
 from envweave.errors import OptionError, SessionEndedError, SessionLostError
+from envweave.sandbox.execution import ExecutionResult
 from envweave.sandbox.host.packages import defining_modules
-from envweave.sandbox.results import ExecutionResult
 from envweave.tools import ToolRegistry
 from envweave.types import EpisodeEnd, Observation, Task, Tasks
 

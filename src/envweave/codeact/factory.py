@@ -10,16 +10,16 @@ from envweave.codeact.environment import CodeActEnvironment, GradeWhen
 from envweave.codeact.executors.base import Executor
 from envweave.codeact.executors.sandbox import SandboxOptions
 from envweave.codeact.grading.base import Grader
-from envweave.codeact.injected.files import FILE_TOOLS
+from envweave.codeact.injected.prelude import FILE_TOOLS
 from envweave.errors import OptionError, suggest
 from envweave.sandbox.config import Profile, WantedIsolation
+from envweave.sandbox.execution import Limits
 from envweave.sandbox.host.packages import (
     AnyPackages,
     calling_module,
     defining_modules,
     read_packages,
 )
-from envweave.sandbox.limits import Limits
 from envweave.session import DirectEnvironment
 from envweave.tools import ToolRegistry
 from envweave.tools.mcp.config import AnyConfig
@@ -150,7 +150,7 @@ def make_executor(name: str, options: SandboxOptions) -> Executor:
 
 
 def _refuse_any(executor: Executor, options: SandboxOptions) -> None:
-    """Refuse options that an existing executor cannot take any more."""
+    """Refuse options that have no effect on an existing executor."""
     plain = SandboxOptions()
     for field in ("limits", "preload", "packages", "profile", "isolation", "visible"):
         if getattr(options, field) != getattr(plain, field):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from envweave.sandbox.results import ExecutionResult
+from envweave.sandbox.execution import ExecutionResult
 from envweave.types import Action, Observation, State
 
 TIMED_OUT = 124

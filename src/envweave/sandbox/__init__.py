@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from envweave.sandbox.async_session import AsyncSession as AsyncSession
-    from envweave.sandbox.doctor.probe import Tier as Tier
-    from envweave.sandbox.doctor.probe import TierReport as TierReport
-    from envweave.sandbox.doctor.probe import examine as examine
-    from envweave.sandbox.limits import Limits as Limits
-    from envweave.sandbox.results import ExecutionResult as ExecutionResult
-    from envweave.sandbox.results import ToolCall as ToolCall
+    from envweave.sandbox.doctor import Tier as Tier
+    from envweave.sandbox.doctor import TierReport as TierReport
+    from envweave.sandbox.doctor import examine as examine
+    from envweave.sandbox.execution import ExecutionResult as ExecutionResult
+    from envweave.sandbox.execution import Limits as Limits
+    from envweave.sandbox.execution import ToolCall as ToolCall
     from envweave.sandbox.sandbox import AsyncSandbox as AsyncSandbox
     from envweave.sandbox.sandbox import Sandbox as Sandbox
     from envweave.sandbox.session import Session as Session
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 _HOMES = {
     "AsyncSandbox": "sandbox",
     "AsyncSession": "async_session",
-    "ExecutionResult": "results",
-    "Limits": "limits",
+    "ExecutionResult": "execution",
+    "Limits": "execution",
     "Sandbox": "sandbox",
     "Session": "session",
-    "Tier": "doctor.probe",
-    "TierReport": "doctor.probe",
-    "ToolCall": "results",
-    "examine": "doctor.probe",
+    "Tier": "doctor",
+    "TierReport": "doctor",
+    "ToolCall": "execution",
+    "examine": "doctor",
 }
 
 __all__ = [

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from envweave.errors import OptionError
+from envweave.sandbox.execution import Limits
 from envweave.sandbox.host.cleanup import new_folder
 from envweave.sandbox.host.installed import is_below, site_folders
 from envweave.sandbox.host.packages import (
@@ -24,7 +25,6 @@ from envweave.sandbox.host.packages import (
     resolve_packages,
 )
 from envweave.sandbox.host.users import UserRange
-from envweave.sandbox.limits import Limits
 from envweave.sandbox.protocol.orders import Isolation, TemplatePlan
 from envweave.sandbox.walls.mounts import without_nested
 
@@ -154,8 +154,8 @@ _LIBRARIES = (
 _PROGRAMS = ("/bin", "/sbin", "/usr", "/etc/alternatives", "/etc/ld.so.conf", "/etc/ld.so.conf.d")
 _SYSTEM_PREFIXES = ("/", "/usr", "/usr/local")
 _INTERPRETER_PATHS = ("bin", "lib", "lib32", "lib64", "libexec", "share/terminfo", "share/zoneinfo")
-"""What an interpreter needs of its prefix. Not all of `share` and `etc`, where distributions put
-data."""
+"""The parts of its prefix that an interpreter needs. Not all of `share` and `etc`, where
+distributions put data."""
 
 _VENV_PATHS = ("bin", "lib64", "pyvenv.cfg")
 """The same for a virtual environment; `lib64` is a link, and `lib` contains only packages."""

@@ -16,9 +16,9 @@ from envweave.errors import ClosedError, OptionError, SandboxError
 from envweave.lifetime import AtExit, CloseGuard
 from envweave.sandbox.async_session import AsyncSession
 from envweave.sandbox.config import Profile, UseCgroups, WantedIsolation, packages_of, read_options
-from envweave.sandbox.doctor.probe import Tier
+from envweave.sandbox.doctor import Tier
+from envweave.sandbox.execution import Limits
 from envweave.sandbox.host.packages import AnyPackages, calling_module
-from envweave.sandbox.limits import Limits
 from envweave.sandbox.processes.async_bridge import make_in_thread
 from envweave.sandbox.processes.factory import SessionFactory
 from envweave.sandbox.processes.process import SessionHandle, SessionProcess

@@ -9,14 +9,13 @@ from types import TracebackType
 from typing import Any, final
 
 from envweave.errors import SandboxError
-from envweave.sandbox.limits import Limits
+from envweave.sandbox.execution import ExecutionResult, Limits
 from envweave.sandbox.processes.polling import WATCH_S, SocketPoller
 from envweave.sandbox.processes.process import SessionHandle
 from envweave.sandbox.protocol import termination
 from envweave.sandbox.protocol.broker import LATE, ToolInvocation
 from envweave.sandbox.protocol.session_protocol import SessionReply
 from envweave.sandbox.protocol.termination import TerminationError
-from envweave.sandbox.results import ExecutionResult
 from envweave.sandbox.session_base import CLOSE_S, SEND_FLAGS, SessionBase
 from envweave.sandbox.tools import SandboxTools, describe_error
 

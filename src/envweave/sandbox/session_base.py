@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar, final
 
 from envweave.errors import BranchError, BusyError, CallOrderError, ClosedError, SandboxError
 from envweave.lifetime import AtExit, CloseGuard, OwnerProcess
-from envweave.sandbox.limits import Limits
+from envweave.sandbox.execution import Limits
 from envweave.sandbox.processes.polling import WATCH_S
 from envweave.sandbox.processes.process import SessionHandle
 from envweave.sandbox.protocol import termination

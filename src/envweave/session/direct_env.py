@@ -135,9 +135,9 @@ class DirectEnvironment(Environment):
             made.detach()
         return self.environment
 
-    def connect(self, outbox: list[LogEvent | ToolCallRequest | EpisodeEnd]) -> None:
+    def connect(self, events: list[LogEvent | ToolCallRequest | EpisodeEnd]) -> None:
         """Connect the environment inside."""
-        self.environment.connect(outbox)
+        self.environment.connect(events)
 
     def hold(self) -> Callable[[], None]:
         """Keep the resources that environments like the one inside share."""

@@ -53,15 +53,15 @@ class EnvSlot:
     def __init__(
         self,
         environment: Environment,
-        outbox: list[LogEvent | ToolCallRequest | EpisodeEnd],
+        events: list[LogEvent | ToolCallRequest | EpisodeEnd],
     ) -> None:
         self.environment = environment
         self.tasks = environment.tasks
         self.factory: Callable[[], Any] | None = None
         self.failed = False
         self.empty = False
-        self._queue = outbox
-        environment.connect(outbox)
+        self._queue = events
+        environment.connect(events)
 
     def release(self) -> Environment | None:
         """Take out the failed environment; return it to be closed, or `None` if it was before."""
@@ -250,24 +250,28 @@ class EpisodePlan:
         if "seed" in self._takes:
             base = draw_seed() if base is None else base
             seeded = episode_seed(base, k)
-        chosen = self._draw(seeded) if task is None else self._find(task)
+        if task is None:
+            chosen = None if self._slot.tasks is None else self._draw(seeded, self._slot.tasks)
+        else:
+            chosen = self._find(task)
         self._base, self._k, self.seed = base, k, seeded
         self._begun += 1
         self.task_id = None if chosen is None else chosen.id
         self.episode_id = f"{self._prefix}-{self._begun}" if episode_id is None else episode_id
-        values = {
-            "task": chosen,
-            "seed": seeded,
-            "options": options,
-            "episode_id": self.episode_id,
-        }
-        return {name: values[name] for name in self._takes}
+        keywords: dict[str, Any] = {}
+        if "task" in self._takes:
+            keywords["task"] = chosen
+        if "seed" in self._takes:
+            keywords["seed"] = seeded
+        if "options" in self._takes:
+            keywords["options"] = options
+        if "episode_id" in self._takes:
+            keywords["episode_id"] = self.episode_id
+        return keywords
 
-    def _draw(self, seed: int | None) -> Task | None:
-        if self._slot.tasks is None:
-            return None
+    def _draw(self, seed: int | None, tasks: Tasks) -> Task | None:
         try:
-            return self._slot.tasks.draw(seed)
+            return tasks.draw(seed)
         except TaskError:
             raise
         except Exception as error:

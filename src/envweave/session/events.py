@@ -63,7 +63,7 @@ class EventQueue:
                 end = _checked(event)
             elif isinstance(event, ToolCallRequest):
                 if event.call_id in still_open:
-                    raise BadReturnError(f"Two tool calls are called {event.call_id!r}.")
+                    raise BadReturnError(f"Two tool calls have the id {event.call_id!r}.")
                 still_open[event.call_id] = event
                 events.append(event)
             elif isinstance(event, LogEvent):

@@ -221,7 +221,8 @@ class Session:
         return self._clear(self._plan.choose(None, None, None, None))
 
     def _clear(self, keywords: dict[str, Any]) -> dict[str, Any]:
-        self._move(_ENDED)  # if reset fails there is no episode to step
+        if self.phase is not _CLOSED:
+            self.phase = _ENDED  # if reset fails there is no episode to step
         self.reset_due = False
         self._broken = self._pending_reward = None
         self.episode_id, self.task_id = self._plan.episode_id, self._plan.task_id
@@ -240,7 +241,8 @@ class Session:
             shown, info = read_start(outcome, self.transform)
             if self.check_observation is not None:
                 self.check_observation(shown)
-            observation = self.last = snapshot(shown)
+            observation = shown.copy() if type(shown) is _ndarray else snapshot(shown)
+            self.last = observation
         else:
             read = read_agents_start(outcome, self.transform, self.check_observation)
             self._agent_states.clear()
@@ -249,7 +251,7 @@ class Session:
             self.last = self._agent_states.seen
         if isinstance(outcome, StepResult):
             self._queue.extend(outcome)
-        events = self._queue.read_start()
+        events = self._queue.read_start() if self.events else ()
         needs: tuple[NeedAction[Any], ...] | None = None
         if self._queue.open_calls:
             needs = ()
@@ -273,9 +275,10 @@ class Session:
     def joined(self, result: StepResult[Any], outcome: Any) -> StepResult[Any]:
         """Put the start of the new episode into the result that ended the last one."""
         try:
-            return results.join_start(result, *self._start(outcome))
+            start = self._start(outcome)
         except Exception as error:  # noqa: BLE001 - what the author's reset returned
             return self.join_failed(result, error)
+        return results.join_start(result, *start)
 
     def join_failed(self, result: StepResult[Any], error: BaseException) -> StepResult[Any]:
         """Add to the result that the new episode could not begin; a reset is needed."""
@@ -488,7 +491,7 @@ class Session:
 
     def update_transform(self) -> None:
         """Use the environment's current `transform` from the next observation on."""
-        self.transform = compose(self.environment.transform, self._callers_transform)
+        self.transform = compose(self.slot.environment.transform, self._callers_transform)
 
     @property
     def position(self) -> Position:

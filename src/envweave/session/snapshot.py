@@ -125,7 +125,7 @@ Nothing else can then write to the object.
 def is_shallow_immutable(cls: Any) -> bool:
     """Whether an object of this class holds only immutable values.
 
-    True for numbers, strings, and dataclasses of such. `metadata` is checked separately.
+    True for numbers, strings, and dataclasses of those. `metadata` is checked separately.
     """
     known = _FLAT.get(cls)
     if known is None:

@@ -52,7 +52,7 @@ class SourcedTool(NamedTuple):
 
 @final
 class ToolCollection:
-    """Starts sources when they are needed, and closes them when no holder needs them any more.
+    """Starts sources when they are needed, and closes them when the last holder releases them.
 
     Attributes:
         sources: All sources.

@@ -1,7 +1,6 @@
 """The plain data that authors and callers exchange."""
 
 from envweave.types.data import Action, Observation, State
-from envweave.types.episodes import Episode, EpisodeStep
 from envweave.types.requests import (
     AGENT,
     REFUSED,
@@ -16,7 +15,7 @@ from envweave.types.requests import (
     ToolCallRequest,
     ToolResult,
 )
-from envweave.types.results import Event, ResetResult, StepResult
+from envweave.types.results import Episode, EpisodeStep, Event, ResetResult, StepResult
 from envweave.types.tasks import Task, Tasks
 
 __all__ = [

@@ -56,7 +56,7 @@ class Observation:
 
 @dataclass(kw_only=True)
 class State:
-    """What an environment is, beyond what it shows. Subclass it as a dataclass.
+    """The state behind the observations of an environment. Subclass it as a dataclass.
 
     Attributes:
         episode_id: The episode that is running, or ran last.

@@ -174,10 +174,10 @@ class Tasks:
                     raise TaskError(f"A {type(task).__name__} in split {name!r} is not a Task.")
                 if task.split != name:
                     raise TaskError(
-                        f"Task {task.id!r} says split={task.split!r} but stands in {name!r}."
+                        f"Task {task.id!r} has split={task.split!r} but is listed in {name!r}."
                     )
                 if task.id in self._by_id:
-                    raise TaskError(f"Two tasks are called {task.id!r}; ids must differ.")
+                    raise TaskError(f"Two tasks have the id {task.id!r}; ids must be unique.")
                 self._by_id[task.id] = task
 
     @classmethod
@@ -256,7 +256,9 @@ class Tasks:
             return _made(self._make, split, index)
         listed = self._listed()[split]
         if index >= len(listed):
-            raise TaskError(f"Split {split!r} has {len(listed)} tasks, and none at {index}.")
+            raise TaskError(
+                f"Split {split!r} has {len(listed)} tasks, so there is none at {index}."
+            )
         return listed[index]
 
     def __call__(self, split: str) -> Iterator[Task]:

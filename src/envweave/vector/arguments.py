@@ -60,32 +60,32 @@ def _from_array(array: NDArray[Any], num_envs: int, spec: Spec) -> list[Any]:
 
 
 def agent_action_rows(
-    actions: Any, asked: NDArray[np.bool_], agents: tuple[str, ...], spec: AgentsSpec
+    actions: Any, to_act: NDArray[np.bool_], agents: tuple[str, ...], spec: AgentsSpec
 ) -> list[Any]:
     """Return a dict of actions by agent for each environment.
 
     Args:
         actions: A list with such a dict for each environment; a dict by agent of what
-            `action_rows` takes, where the actions of agents that are not asked are ignored;
+            `action_rows` takes, where the actions of agents that must not act are ignored;
             or one array with a row for each environment and a column for each agent.
-        asked: Which agents each environment asks for an action, by row and agent.
-        agents: The agent of each column of `asked`.
+        to_act: Which agents must act, by row and agent.
+        agents: The agent of each column of `to_act`.
         spec: What one action of each agent is.
 
     Raises:
         ActionError: Their number or their form is wrong.
     """
     if isinstance(actions, np.ndarray):
-        if actions.shape[:2] != asked.shape:
+        if actions.shape[:2] != to_act.shape:
             raise ActionError(
-                f"actions: the shape of the array must begin with {asked.shape}, for the "
+                f"actions: the shape of the array must begin with {to_act.shape}, for the "
                 f"environments and the agents {', '.join(map(repr, agents))}, got "
                 f"{actions.shape}. A dict with a column for each agent works too."
             )
         actions = {agent: actions[:, slot] for slot, agent in enumerate(agents)}
     if not isinstance(actions, Mapping):
-        return action_rows(actions, len(asked), spec)
-    rows: list[dict[str, Any]] = [{} for _ in asked]
+        return action_rows(actions, len(to_act), spec)
+    rows: list[dict[str, Any]] = [{} for _ in to_act]
     for agent, column in actions.items():
         if agent not in agents:
             raise ActionError(
@@ -93,10 +93,10 @@ def agent_action_rows(
                 f"column for each of {', '.join(map(repr, agents))}."
             )
         try:
-            given = action_rows(column, len(asked), spec[agent])
+            given = action_rows(column, len(to_act), spec[agent])
         except ActionError as error:
             raise ActionError(f"actions[{agent!r}]{str(error).removeprefix('actions')}") from None
-        for i in np.flatnonzero(asked[:, agents.index(agent)]).tolist():
+        for i in np.flatnonzero(to_act[:, agents.index(agent)]).tolist():
             rows[i][agent] = given[i]
     return rows
 

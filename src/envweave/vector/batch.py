@@ -76,6 +76,31 @@ class Tick(NamedTuple):
     clock: int = 0
 
 
+@final
+class NonEmptyInfos(Mapping[int, dict[str, Any]]):
+    """The infos that are not empty, by row.
+
+    Attributes:
+        rows: The infos of all rows.
+    """
+
+    __slots__ = ("rows",)
+
+    def __init__(self, rows: Sequence[dict[str, Any]]) -> None:
+        self.rows = rows
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        if 0 <= row < len(self.rows) and self.rows[row]:
+            return self.rows[row]
+        raise KeyError(row)
+
+    def __iter__(self) -> Iterator[int]:
+        return (i for i, info in enumerate(self.rows) if info)
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
 class StepBatch:
     """The outcome of one step of many environments.
 
@@ -139,7 +164,7 @@ class StepBatch:
     def refused(self) -> NDArray[np.bool_]:
         """Where the environment refused the action: no step was taken, and `valid` is false.
 
-        The row stands where it stood, and `batch[i].refused` says why.
+        The row is unchanged, and `batch[i].refused` has the reason.
         """
         return self._mark(lambda result: result.refused is not None)
 
@@ -187,7 +212,10 @@ class StepBatch:
     def infos(self) -> list[dict[str, Any]]:
         """The info of each row."""
         given, rows = self._tick.infos, range(len(self))
-        infos = [given.get(i) or {} for i in rows] if given else [{} for _ in rows]
+        if isinstance(given, NonEmptyInfos):
+            infos = [info or {} for info in given.rows]
+        else:
+            infos = [given.get(i) or {} for i in rows] if given else [{} for _ in rows]
         for i, result in self._special.items():
             infos[i] = result.info
         return infos

@@ -255,8 +255,9 @@ class LoopCallExecutor:
     async def _run_until(self, count: int, timeout_s: float | None) -> None:
         progress = self._progress = asyncio.Event()
         self._awaited = count
+        loop = asyncio.get_running_loop()  # a system call, in Python 3.11
         while self._calls:
-            self._start(self._calls.popleft())
+            self._start(self._calls.popleft(), loop)
         try:
             async with asyncio.timeout(timeout_s):
                 while len(self.done) < count:
@@ -265,13 +266,13 @@ class LoopCallExecutor:
         except TimeoutError:
             return
 
-    def _start(self, call: QueuedCall) -> None:
+    def _start(self, call: QueuedCall, loop: asyncio.AbstractEventLoop) -> None:
         before = self._last.get(call.env_index)
-        task = asyncio.get_running_loop().create_task(self._run(call, before))
+        task = loop.create_task(self._run(call, before))
         self._tasks[call.number] = self._last[call.env_index] = task
 
     async def _run(self, call: QueuedCall, before: asyncio.Task[None] | None) -> None:
-        """Run one call and deliver its outcome, also what it raised."""
+        """Run one call and deliver its outcome, including an exception."""
         method = getattr(self._drivers[call.env_index], call.method)
         try:
             if before is not None and not before.done():
@@ -420,7 +421,7 @@ class _SharedOutcomes:
     Attributes:
         done: Outcomes by number of call.
         awaited: The number of outcomes that the caller waits for.
-        news: Gets an item when there are so many.
+        news: Gets an item when `awaited` outcomes are done.
         abandoned: The numbers of abandoned calls, until they are taken from the queue.
     """
 

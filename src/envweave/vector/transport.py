@@ -117,7 +117,7 @@ class BatchTransport(Protocol):
         """Return the status of these environments."""
         ...
 
-    def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
+    def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> Sequence[Any]:
         """Return the actions in the form for the authors' `step`, or refuse; nothing changes.
 
         Raises:

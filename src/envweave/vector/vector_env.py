@@ -185,9 +185,10 @@ class VectorEnv:
         Args:
             actions: A list of actions or dicts; a dict of columns; or one array, where an
                 action has one field. With several agents: a list with a dict by agent of
-                exactly those asked; a dict by agent of any of these forms, where the actions
-                of agents that are not asked are ignored; or one array with a row for each
-                environment and a column for each agent. If one is refused, none is stepped.
+                exactly those that must act; a dict by agent of any of these forms, where the
+                actions of agents that must not act are ignored; or one array with a row for
+                each environment and a column for each agent. If one is refused, none is
+                stepped.
 
         Raises:
             ActionError: An action was refused; the message begins with its index.
@@ -196,7 +197,7 @@ class VectorEnv:
         self._open("step")
         everyone = range(self.num_envs)
         self._refuse_idle("step", everyone)
-        admitted = None
+        admitted: Sequence[Any] | None = None
         if self._admit_array is not None and isinstance(actions, np.ndarray):
             admitted = self._admit_array(actions)
         if admitted is None:
@@ -213,8 +214,8 @@ class VectorEnv:
         """Return one action for each of these environments."""
         if self._agents is None:
             return action_rows(actions, len(ids), self.action_spec)
-        asked, spec = self._agents.asked(ids), _by_agent(self.action_spec)
-        return agent_action_rows(actions, asked, self._agents.agents, spec)
+        to_act, spec = self._agents.to_act(ids), _by_agent(self.action_spec)
+        return agent_action_rows(actions, to_act, self._agents.agents, spec)
 
     def send(
         self, actions: Any, *, ids: Sequence[int] | NDArray[np.integer[Any]] | None = None

@@ -20,7 +20,7 @@ from envweave.workers.shared_memory import SharedMemory
 HOST = "envweave.workers.session_worker:run"
 
 
-class SessionConnection(Protocol):
+class WorkerSocket(Protocol):
     """What an event loop needs of the socket to a worker."""
 
     def fileno(self) -> int:
@@ -40,11 +40,11 @@ class SessionConnection(Protocol):
         ...
 
 
-class SessionProcess(Protocol):
+class SessionWorkerProcess(Protocol):
     """A worker that runs sessions. See `WorkerProcess`."""
 
     @property
-    def connection(self) -> SessionConnection:
+    def connection(self) -> WorkerSocket:
         """The connection to it, for an event loop."""
         ...
 
@@ -81,7 +81,7 @@ class SessionProcess(Protocol):
 class SessionLauncher(Protocol):
     """Starts workers that run the same sessions, one after the other."""
 
-    def launch(self) -> SessionProcess:
+    def launch(self) -> SessionWorkerProcess:
         """Start one, without waiting until it is ready."""
         ...
 
@@ -132,7 +132,7 @@ class WorkerSlot:
     """
 
     def __init__(self, launcher: SessionLauncher, timeout_s: float | None) -> None:
-        self.worker: SessionProcess | None = None
+        self.worker: SessionWorkerProcess | None = None
         self.generation = 0
         self.loss = WorkerLostError("it has not started")
         self.timeout_s = timeout_s
@@ -142,7 +142,7 @@ class WorkerSlot:
         self._owner = OwnerProcess()
         self._numbers = 0
 
-    def launch(self) -> SessionProcess:
+    def launch(self) -> SessionWorkerProcess:
         """Start a worker, without waiting for it.
 
         Raises:
@@ -152,7 +152,7 @@ class WorkerSlot:
             raise WorkerLostError("it was closed")
         return self._launcher.launch()
 
-    def start(self, worker: SessionProcess | None = None) -> WorkerInfo:
+    def start(self, worker: SessionWorkerProcess | None = None) -> WorkerInfo:
         """Start a worker, or wait for one that was launched, and return what it reports.
 
         Raises:

@@ -36,7 +36,7 @@ from envweave.adapters.verifiers.text_episodes import TextEnvironments, in_threa
 from envweave.errors import DefinitionError, EnvironmentFailure, OptionError, format_error
 
 MAX_ENDLESS_TASKS = 1000
-"""How many tasks are taken of an endless taskset."""
+"""How many tasks are taken from an endless taskset."""
 
 _HARNESS = "envweave_chat"
 _MAX_BODY = 1 << 30
@@ -270,7 +270,7 @@ def v1_classes(
         split: str | None = default_split
         """Which split the tasks are of; the first one by default."""
         num_examples: int = default_number
-        """How many tasks to take of an endless split, and how many seeds."""
+        """How many tasks to take from an endless split, and how many seeds."""
 
     class EpisodesTaskset(vf.Taskset[EpisodeTask, EpisodesConfig]):  # type: ignore[misc]
         def __init__(self, config: Any) -> None:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
 from envweave.codeact.models import Variable
-from envweave.sandbox.results import ExecutionResult
+from envweave.sandbox.execution import ExecutionResult
 
 Functions = Mapping[str, Callable[..., object]]
 """Functions that code may call, by name; sync or async."""

@@ -16,16 +16,14 @@ from functools import partial
 from typing import final
 
 from envweave.codeact.executors.base import Executor, Functions
-from envweave.codeact.injected.files import permission_stubs
-from envweave.codeact.injected.prelude import MODULES, prelude
+from envweave.codeact.injected.prelude import MODULES, permission_stubs, prelude
 from envweave.codeact.injected.variables import read_snapshot, show_code
 from envweave.codeact.models import Variable
 from envweave.errors import ClosedError, SandboxError, SessionLostError
 from envweave.sandbox.async_session import AsyncSession
 from envweave.sandbox.config import Profile, UseCgroups, WantedIsolation
+from envweave.sandbox.execution import ExecutionResult, Limits, ToolCall
 from envweave.sandbox.host.packages import Packages, calling_module, relevant_private
-from envweave.sandbox.limits import Limits
-from envweave.sandbox.results import ExecutionResult, ToolCall
 from envweave.sandbox.sandbox import AsyncSandbox
 
 

@@ -14,9 +14,9 @@ from typing import Any, final
 from envweave.codeact.executors.thread import Interpreter, ThreadExecutor
 from envweave.codeact.injected.prelude import MODULES
 from envweave.errors import MissingExtraError
+from envweave.sandbox.execution import Limits
 from envweave.sandbox.inside.cells import CELL
 from envweave.sandbox.inside.reprs import show_failure
-from envweave.sandbox.limits import Limits
 from envweave.sandbox.protocol.messages import Failure
 
 FINAL_ANSWER = "final_answer"

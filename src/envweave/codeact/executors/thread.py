@@ -33,11 +33,12 @@ from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
 from envweave.codeact.executors.base import Executor, Functions
 from envweave.codeact.executors.thread_output import CapturedStream, capture_output
-from envweave.codeact.injected.files import functions, permission_stubs
+from envweave.codeact.injected.prelude import file_functions, permission_stubs
 from envweave.codeact.injected.variables import LOOK_S, read_variables
 from envweave.codeact.injected.variables_inside import show
 from envweave.codeact.models import Variable
 from envweave.errors import SandboxError, SessionLostError
+from envweave.sandbox.execution import ExecutionResult, Limits, ToolCall
 from envweave.sandbox.host.work_dirs import WorkFolder, remove_tree
 from envweave.sandbox.inside.cells import CELL
 from envweave.sandbox.inside.channel import TooLargeError
@@ -45,7 +46,6 @@ from envweave.sandbox.inside.interrupts import TimeLimit
 from envweave.sandbox.inside.reprs import show_briefly, show_failure, show_value
 from envweave.sandbox.inside.seeding import reseed
 from envweave.sandbox.inside.tool_stubs import ToolError, make_tool
-from envweave.sandbox.limits import Limits
 from envweave.sandbox.processes.async_bridge import awaited, called
 from envweave.sandbox.processes.polling import WATCH_S
 from envweave.sandbox.protocol import termination
@@ -61,7 +61,6 @@ from envweave.sandbox.protocol.messages import (
 )
 from envweave.sandbox.protocol.session_protocol import result_of, unsendable
 from envweave.sandbox.protocol.termination import Termination
-from envweave.sandbox.results import ExecutionResult, ToolCall
 from envweave.sandbox.tools import SandboxTools, describe_error
 
 logger = logging.getLogger("envweave.codeact")
@@ -161,7 +160,7 @@ class _Episode:
         table = SandboxTools({**tools, **permission_stubs()} if files else dict(tools))
         bound: dict[str, Any] = {"ToolError": ToolError}
         for signature in table.signatures():
-            bound[signature.name] = make_tool(signature, self, self)  # type: ignore[arg-type] # has `ask` and `running`
+            bound[signature.name] = make_tool(signature, self, self)  # type: ignore[arg-type] # has `call_tool` and `running`
         self.names = [one.name for one in table.signatures()]
         self._limits = limits
         self._broker = Broker(limits, table, time.monotonic)
@@ -177,7 +176,7 @@ class _Episode:
             # Also for an episode that is never closed.
             self._remove = weakref.finalize(folder, _remove_here, folder.path, os.getpid())
             self._folder = folder
-            for name, function in functions(str(folder.path)).items():
+            for name, function in file_functions(str(folder.path)).items():
                 bound[name] = _with_stub(bound[name], function)
         self._interpreter = make(bound)
 
@@ -200,17 +199,17 @@ class _Episode:
 
     async def variables(self) -> dict[str, Variable]:
         """Return what the code has bound. See `Executor.variables`."""
-        for ask in (True, False):
+        for call_repr in (True, False):
             if self._ended is not None:
                 break
-            result = await self._execute(functools.partial(self._show, ask=ask), LOOK_S)
+            result = await self._execute(functools.partial(self._show, call_repr=call_repr), LOOK_S)
             self._called += result.tool_calls
             if result.success:
                 return read_variables(result.return_value, self._bound)
         return {}
 
-    def _show(self, *, ask: bool) -> list[list[str]]:
-        return show(self._interpreter.variables(), self._bound, ask=ask)
+    def _show(self, *, call_repr: bool) -> list[list[str]]:
+        return show(self._interpreter.variables(), self._bound, call_repr=call_repr)
 
     async def close(self) -> None:
         """Clear the variables, in a thread since that may run code, and remove the folder."""
@@ -267,7 +266,7 @@ class _Episode:
         )
 
     async def _wait(self, run: _Run, deadline_s: float) -> Termination | None:
-        """Wait until the code ends; return why not, if it is beyond a limit and goes on."""
+        """Wait until the code ends; return the reason if it exceeds a limit and does not stop."""
         watch_s = WATCH_S if self._folder is not None else self._limits.timeout_s
         while True:
             left_s = deadline_s - time.monotonic()
@@ -282,7 +281,7 @@ class _Episode:
                 return Termination(
                     "TimeLimit",
                     f"The code ran longer than {self._limits.timeout_s:g} s, was interrupted, and "
-                    f"did not end within {self._limits.grace_s:g} s of that. A thread cannot be "
+                    f"did not stop within another {self._limits.grace_s:g} s. A thread cannot be "
                     "killed, so it was left behind.",
                     ("time",),
                 )
@@ -302,7 +301,7 @@ class _Episode:
         self._ended = ended
         self._worker.abandon()
         run.leave_behind()
-        logger.warning("code did not end when it was interrupted; its thread is left behind")
+        logger.warning("code did not stop when it was interrupted; its thread is left behind")
 
     @property
     def running(self) -> bool:
@@ -310,7 +309,7 @@ class _Episode:
         run = self._run
         return run is not None and not run.is_expired
 
-    def ask(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> ToolAnswer:
+    def call_tool(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> ToolAnswer:
         """Have the event loop run a tool, and wait for its answer. Called by threads of code.
 
         Raises:
@@ -322,7 +321,9 @@ class _Episode:
         # Encoded for the copy: neither side can change what the other one holds.
         data = encode(Called(0, name, args, kwargs))[HEADER_BYTES:]
         if len(data) > self._limits.message_bytes:
-            raise TooLargeError(f"{len(data)} bytes, and {self._limits.message_bytes} is the most.")
+            raise TooLargeError(
+                f"{len(data)} bytes, more than the limit of {self._limits.message_bytes}."
+            )
         call: Any = read_from_session(data)
         answer: Future[bytes] = asyncio.run_coroutine_threadsafe(
             self._answer(run, call, len(data)), run.loop
@@ -511,7 +512,7 @@ class _Worker:
         self._runs.put(run)
 
     def abandon(self) -> None:
-        """Let the thread end after the run that it is at, without waiting for that."""
+        """End the thread after its current run, without waiting for it."""
         self._thread = None
         self._end()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar, final
 
 from envweave.errors import EnvWeaveError, OptionError, TaskError
-from envweave.sandbox.results import ExecutionResult
+from envweave.sandbox.execution import ExecutionResult
 from envweave.types import Task
 
 

@@ -14,14 +14,12 @@ from envweave.codeact.executors.base import Functions
 from envweave.codeact.executors.sandbox import Lease, SandboxOptions, take_lease
 from envweave.codeact.grading.base import NOT_GIVEN, Attempt, Expected, Grade, Grader, GradingError
 from envweave.codeact.grading.test_cases import INPUTS, TestCase, read_cases, read_entry
-from envweave.codeact.injected.files import permission_stubs
-from envweave.codeact.injected.prelude import MODULES, prelude
+from envweave.codeact.injected.prelude import MODULES, permission_stubs, prelude
 from envweave.errors import ClosedError, OptionError, SandboxError, SessionEndedError
 from envweave.sandbox.async_session import AsyncSession
 from envweave.sandbox.config import WantedIsolation, read_options
+from envweave.sandbox.execution import ExecutionResult, Limits
 from envweave.sandbox.host.packages import AnyPackages, calling_module
-from envweave.sandbox.limits import Limits
-from envweave.sandbox.results import ExecutionResult
 from envweave.sandbox.sandbox import AsyncSandbox
 from envweave.types import Task
 

@@ -12,7 +12,7 @@ from envweave.codeact.injected.variables_inside import MOST_NAMES, NAME_CHARACTE
 from envweave.codeact.models import Variable
 from envweave.errors import SandboxError
 from envweave.sandbox.async_session import AsyncSession
-from envweave.sandbox.results import ToolCall
+from envweave.sandbox.execution import ToolCall
 
 LOOK_S = 1.0
 """How long the `__repr__` of all values together may take."""
@@ -20,18 +20,18 @@ LOOK_S = 1.0
 # It runs in the agent's namespace, and binds no names there.
 _SHOW = (
     "(lambda space: __import__('builtins').exec({source!r}, space)"
-    " or space['show'](globals(), {own!r}, ask={ask!r}))({{}})"
+    " or space['show'](globals(), {own!r}, call_repr={call_repr!r}))({{}})"
 )
 
 
-def show_code(own: Iterable[str], ask: bool) -> str:  # noqa: FBT001 - bound to the first
+def show_code(own: Iterable[str], call_repr: bool) -> str:  # noqa: FBT001 - bound to the first
     """Return code whose value is a list of name, type and repr of each variable.
 
     Args:
         own: Names that were bound for the code, not by it.
-        ask: Whether to call the `__repr__` of values, which may run the agent's code.
+        call_repr: Whether to call the `__repr__` of values, which may run the agent's code.
     """
-    return _SHOW.format(source=_source(), own=list(own), ask=ask)
+    return _SHOW.format(source=_source(), own=list(own), call_repr=call_repr)
 
 
 @functools.cache
@@ -68,11 +68,11 @@ async def read_snapshot(
         own: Names that were bound for the code, not by it.
     """
     calls: tuple[ToolCall, ...] = ()
-    for ask in (True, False):
+    for call_repr in (True, False):
         if not session.alive:
             break
         try:
-            result = await session.run(code(ask), timeout_s=LOOK_S)
+            result = await session.run(code(call_repr), timeout_s=LOOK_S)
         except SandboxError:
             break
         calls += result.tool_calls

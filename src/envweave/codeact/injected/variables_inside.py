@@ -22,13 +22,13 @@ _name_of = type.__dict__["__name__"].__get__
 _bases_of = type.__dict__["__mro__"].__get__
 
 
-def show(namespace: Mapping[str, Any], own: Iterable[str], *, ask: bool) -> list[list[str]]:
+def show(namespace: Mapping[str, Any], own: Iterable[str], *, call_repr: bool) -> list[list[str]]:
     """Return name, type and repr of the first 200 variables that the code has bound.
 
     Args:
         namespace: All names that are bound.
         own: Names that were bound for the code, not by it.
-        ask: Whether to call the `__repr__` of all values; otherwise of numbers and strings only.
+        call_repr: Whether to call the `__repr__` of every value, or of numbers and strings only.
     """
     skipped = frozenset(own)
     shown: list[list[str]] = []
@@ -38,7 +38,7 @@ def show(namespace: Mapping[str, Any], own: Iterable[str], *, ask: bool) -> list
             continue
         if types.ModuleType in _bases_of(kind):
             continue
-        text = _repr(value) if ask or kind in _SIMPLE else _describe(kind)
+        text = _repr(value) if call_repr or kind in _SIMPLE else _describe(kind)
         name, text = map(_whole, (name[:NAME_CHARACTERS], text))
         shown.append([name, _name_of(kind)[:NAME_CHARACTERS], text])
         if len(shown) == MOST_NAMES:

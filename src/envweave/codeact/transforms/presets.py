@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from envweave.codeact.transforms.math_problem import MathProblemTransform
-from envweave.codeact.transforms.quality import CodeQualityTransform
+from envweave.codeact.transforms.rewards import CodeQualityTransform, MathProblemTransform
 from envweave.codeact.transforms.safety import CodeSafetyTransform
 from envweave.transforms import CompositeTransform
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, final
 
-from envweave.codeact.transforms.checks import read_part, read_reward, read_step
+from envweave.codeact.transforms.rewards import read_part, read_reward, read_step
 from envweave.codeact.transforms.static_analysis import (
     UNSAFE_MODULES,
     UNSAFE_NAMES,
@@ -30,7 +30,7 @@ class CodeSafetyTransform(TransformResult):
     wherever it is in the list: the total reward of unsafe code is at most `penalty`.
     `observation.metadata["code_safety"]` lists what was found.
 
-    The judgement is a plain walk of the syntax tree:
+    The judgment is a plain walk of the syntax tree:
 
     - imports of `modules`;
     - names of builtins in `names`, also where the code has bound them itself: a variable called

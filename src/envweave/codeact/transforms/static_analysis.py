@@ -1,6 +1,6 @@
 """Finds unsafe imports, names and attributes in code by a plain walk of its syntax tree.
 
-This is a judgement for rewards, not a security boundary: it describes what a policy should not
+This is a judgment for rewards, not a security boundary: it describes what a policy should not
 learn to write. What code can do is bounded by the sandbox that runs it.
 
 Each node is judged by itself. No scopes are resolved (a variable called `open` counts as the

@@ -371,8 +371,8 @@ class WarmPool:
         late |= {name: v for name, v in given.items() if self._variables.get(name) != v}
         for name, value in late.items():
             raise OptionError(
-                f"{name}={value} came too late: the pool's containers run already. Pass it to "
-                "WarmPool, or leave it out."
+                f"{name}={value} cannot be set: the pool's containers are already running. Pass "
+                "it to WarmPool, or leave it out."
             )
         if config is None:
             return

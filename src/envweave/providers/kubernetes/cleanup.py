@@ -51,7 +51,7 @@ def _delete_at_exit() -> None:
         try:
             cluster.delete(kind, name, timeout_s=LOOK_S)
         except StartupError as error:
-            logger.debug("%s is left: %s", name, error)
+            logger.debug("%s was not deleted: %s", name, error)
             unreachable.add(url)
         finally:
             cluster.close()
@@ -78,7 +78,7 @@ def sweep(cluster: Cluster) -> int:
             raise
         except StartupError as error:
             # For instance no permission to list secrets; they are deleted with their pods.
-            logger.debug("could not look for %s to clean up: %s", kind, error)
+            logger.debug("listing %s for cleanup failed: %s", kind, error)
     return count
 
 

@@ -19,7 +19,7 @@ from envweave.providers.kubernetes.manifests import APP, secret, service, spec
 from envweave.providers.kubernetes.options import KubernetesOptions
 
 TOKEN = "ENVWEAVE_TOKEN"  # noqa: S105 - the name of a variable
-CONFIG_DIGEST = "envweave.told"
+CONFIG_DIGEST = "envweave.config-digest"
 """The annotation that changes with a server's configuration, so that a change restarts it: a pod
 reads its secret only once."""
 

@@ -261,8 +261,7 @@ class Pod:
             found = self._await(_get_address, time.monotonic() + ADDRESS_S)
             if found is None:
                 raise StartupError(
-                    f"{self._which()} {self._verdict().why or 'has no address'}, and has done so "
-                    f"for {ADDRESS_S:g} s."
+                    f"{self._which()} has no address after {ADDRESS_S:g} s{self._reason()}."
                 )
             address = _get_address(found)
         return (
@@ -287,8 +286,7 @@ class Pod:
         ends_s = time.monotonic() + timeout_s
         if self._await(_runs, ends_s) is None:
             raise StartupError(
-                f"{self._which()} {self._verdict().why or 'does not run'}, and has done so for "
-                f"{timeout_s:g} s."
+                f"{self._which()} did not start within {timeout_s:g} s{self._reason()}."
             )
         look_s = time.monotonic() + _LOOK_EVERY_S
         while not answers_health(self.base_url, max(0.1, ends_s - time.monotonic())):
@@ -387,6 +385,11 @@ class Pod:
 
     def _verdict(self, timeout_s: float = LOOK_S) -> PodVerdict:
         return self._judge(self._get(timeout_s))
+
+    def _reason(self) -> str:
+        """Return the end of a sentence: why the pod does not run yet, if that is known."""
+        why = self._verdict().why
+        return f": it {why}" if why else ""
 
     def _judge(self, found: Mapping[str, Any] | None) -> PodVerdict:
         if found is None:

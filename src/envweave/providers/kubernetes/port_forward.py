@@ -274,7 +274,7 @@ class _Tunnel:
                 self._to_client += payload
                 self._waiting_since_s = None
             elif channel == _ERRORS and payload:
-                logger.debug("the pod's port: %s", payload.decode(errors="replace"))
+                logger.debug("forwarding to the pod failed: %s", payload.decode(errors="replace"))
                 self._pod_has_ended = True
         if not data or self._stream.close_code is not None:
             self._pod_has_ended = True

@@ -53,7 +53,7 @@ class PackageView:
 
     Attributes:
         shown: Files and folders that sessions may read.
-        hidden: Files and folders that they may not, though they are in folders that they may.
+        hidden: Files and folders inside `shown` that they may not read.
         folders: Where modules are searched, after the standard library.
         names: The visible distributions, and visible modules of no distribution.
         private: The modules and distributions that are never visible.

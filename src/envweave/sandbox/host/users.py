@@ -107,7 +107,7 @@ class UserRange:
             return user
 
     def release(self, user: int) -> None:
-        """Take an id back, when no process has it any more.
+        """Take an id back, once no process has it.
 
         Raises:
             ValueError: It is not in use.

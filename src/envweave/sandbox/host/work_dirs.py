@@ -72,7 +72,7 @@ def _skipping_removed() -> Iterator[None]:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder with arbitrary content, when no process writes to it any more.
+    """Remove a folder with arbitrary content, once no process writes to it.
 
     One folder is open at a time and none is named by its path, so that neither recursion, nor open
     files, nor the maximal path length is a limit. What this user may not remove stays.

@@ -28,7 +28,7 @@ from envweave.sandbox.protocol.messages import (
     Replied,
     ToolAnswer,
 )
-from envweave.sandbox.protocol.orders import MESSAGE_BYTES, Copied, CopyFiles, OrderFailed
+from envweave.sandbox.protocol.orders import Copied, CopyFiles, OrderFailed
 from envweave.sandbox.walls import capabilities, kernel, mounts
 from envweave.sandbox.walls.kernel import Syscall, deferred
 
@@ -148,6 +148,9 @@ def _copy_unlinked(descriptor: int, folder: str) -> int:
 
 
 _MAX_PATH_LENGTH = 1000
+_MAX_LINK_LENGTH = 4096  # of what `link` takes
+_MAX_TEXT_LENGTH = 200
+_MAX_PATHS_BYTES = 1 << 17  # of all together: half of a message
 _HERE = -100  # AT_FDCWD
 _CHUNK_BYTES = 1 << 20
 
@@ -157,13 +160,14 @@ def copy_and_exit(
 ) -> NoReturn:
     """Copy the work folder, write the report to `report_to`, and exit."""
     try:
-        report: Copied | OrderFailed = Copied(_copy_for(order, branch, parent, walls))
-    except OSError as error:
-        report = _failed(error)
-    data = msgspec.msgpack.encode(report)
-    os.write(report_to, data if len(data) <= MESSAGE_BYTES else b"")
-    os.close(report_to)  # before the process exits, which takes longer than all the rest
-    os._exit(0)
+        try:
+            report = fitting(Copied(_copy_for(order, branch, parent, walls)))
+        except Exception as error:  # noqa: BLE001 - reported to the host; this process ends
+            report = copy_failed(error)
+        os.write(report_to, msgspec.msgpack.encode(report))
+        os.close(report_to)  # before the process exits, which takes longer than all the rest
+    finally:
+        os._exit(0)
 
 
 def copy_with_helper(order: CopyFiles, branch: int, walls: Walls) -> Copied | OrderFailed | None:
@@ -209,17 +213,28 @@ def copy_with_helper(order: CopyFiles, branch: int, walls: Walls) -> Copied | Or
         if failed >= 0:
             raise kernel.refusal(calls[failed], number)
         copier.copy_folder(source, target)
-        return Copied(copier.paths)
-    except (OSError, MemoryError) as error:
+        return fitting(Copied(copier.paths))
+    except Exception as error:  # noqa: BLE001 - of one branch; other sessions need this process
         for one in {source, target, *copier.opened}:
             with contextlib.suppress(OSError):
                 os.close(one)
-        return _failed(error)
+        return copy_failed(error)
 
 
-def _failed(error: OSError | MemoryError) -> OrderFailed:
-    number = error.errno if isinstance(error, OSError) else errno.ENOMEM
-    return OrderFailed("branch", number or 0, f"its files could not be copied: {error}")
+def copy_failed(error: Exception) -> OrderFailed:
+    """Return the report of a copy that failed, without the agent's paths: they have any length."""
+    number, text = 0, f"{type(error).__name__}: {error}"[:_MAX_TEXT_LENGTH]
+    if isinstance(error, OSError):
+        number = error.errno or 0
+        text = f"[Errno {number}] {error.strerror}"
+    return OrderFailed("branch", number, f"its files could not be copied: {text}")
+
+
+def fitting(report: Copied) -> Copied | OrderFailed:
+    """Return the report, or a failure if it is too large for a message."""
+    if sum(len(path.encode()) for path in report.paths.values()) <= _MAX_PATHS_BYTES:
+        return report
+    return OrderFailed("branch", errno.EMSGSIZE, "the paths of its open files are too long")
 
 
 def _copy_for(order: CopyFiles, branch: int, parent: int, walls: Walls) -> dict[int, str]:
@@ -254,13 +269,25 @@ def _map_user(order: CopyFiles, parent: int, processes: int) -> None:
         os.close(descriptor)
 
 
-def _is_utf8(path: str) -> bool:
-    """Whether the path is valid UTF-8; other files are copied as if they had no name."""
+def _is_reportable(path: str) -> bool:
+    """Whether the path is short and valid UTF-8; other files are copied as if they had no name."""
+    if len(path) > _MAX_PATH_LENGTH:
+        return False
     try:
         path.encode()
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _join(folder: str | None, entry: str) -> str | None:
+    """Return a path below the work folder, `""`; `None` if it is too long to be used.
+
+    Paths of thousands of deep folders would fill the memory.
+    """
+    if folder is None or len(folder) + len(entry) >= _MAX_LINK_LENGTH:
+        return None
+    return f"{folder}/{entry}" if folder else entry
 
 
 class _Copier:
@@ -274,7 +301,7 @@ class _Copier:
     def __init__(self, user: int, inodes: set[int]) -> None:
         self._user = user
         self._inodes = inodes
-        self._linked: dict[int, str] = {}
+        self._linked: dict[int, str | None] = {}  # the first path of each file with several
         self._root = -1
         self.paths: dict[int, str] = {}
         self.opened: set[int] = set()
@@ -295,13 +322,13 @@ class _Copier:
         """
         self._root = target
         self.opened.update((source, target))
-        folders = [(source, target, "")]
+        folders: list[tuple[int, int, str | None]] = [(source, target, "")]
         finished: list[tuple[int, os.stat_result]] = []
         while folders:
             here, there, path = folders.pop()
             finished.append((there, os.fstat(here)))
             for entry in os.listdir(here):
-                below = f"{path}/{entry}" if path else entry
+                below = _join(path, entry)
                 found = os.stat(entry, dir_fd=here, follow_symlinks=False)
                 if stat.S_ISDIR(found.st_mode):
                     os.mkdir(entry, 0o700, dir_fd=there)
@@ -321,15 +348,18 @@ class _Copier:
             self._close(folder)
 
     def _copy_file(
-        self, here: int, there: int, entry: str, path: str, found: os.stat_result
+        self, here: int, there: int, entry: str, path: str | None, found: os.stat_result
     ) -> None:
-        if found.st_ino in self._inodes and len(path) <= _MAX_PATH_LENGTH and _is_utf8(path):
+        if found.st_ino in self._inodes and path is not None and _is_reportable(path):
             self.paths[found.st_ino] = path
         if found.st_nlink > 1:
-            first = self._linked.setdefault(found.st_ino, path)
-            if first != path:
+            if found.st_ino in self._linked:
+                first = self._linked[found.st_ino]
+                if first is None:
+                    raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
                 os.link(first, entry, src_dir_fd=self._root, dst_dir_fd=there)
                 return
+            self._linked[found.st_ino] = path
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         source = self._open(entry, flags, dir_fd=here)
         target = self._open(entry, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=there)

@@ -154,7 +154,8 @@ def _compile_apart(code: str, name: str, flags: int) -> _Parts | None:
 
     A tree of Python objects takes longer than everything else. The text is split before the last
     line that is not indented. If both pieces are valid by themselves, the second is the last
-    statement, or several of them.
+    statement, or several of them. Before a last statement without a value the first piece is not
+    compiled by itself: its text is enough.
 
     Returns:
         `None` if the pieces are not valid, or it is not sure to be equivalent.
@@ -173,11 +174,25 @@ def _compile_apart(code: str, name: str, flags: int) -> _Parts | None:
         if len(tail) != 1:
             return None
         is_expression = type(tail[0]) is _ExpressionStatement
+        if not is_expression and _may_continue(code, start):
+            return None
         text = code[:start] if is_expression else code
         body = compile(text, name, "exec", _AWAIT | flags, dont_inherit=True)
     except Exception:  # noqa: BLE001 - compiled whole, it raises the error with the right text
         return None
     return body, _compile_expression(tail[0], name, flags) if is_expression else None
+
+
+def _may_continue(code: str, start: int) -> bool:
+    """Whether the line at `start` may continue a string or a line before it.
+
+    It is valid by itself, so it does not close a bracket that was opened before it.
+    """
+    return (
+        code.endswith("\\\n", 0, start)
+        or code.find('"""', 0, start) >= 0
+        or code.find("'''", 0, start) >= 0
+    )
 
 
 def _compile_expression(statement: Any, name: str, flags: int) -> CodeType:

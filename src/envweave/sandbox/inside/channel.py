@@ -131,7 +131,7 @@ class SessionChannel:
             self._answers[answer.call] = answer
             _wake(lock)
 
-    def ask(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> ToolAnswer:
+    def call_tool(self, name: str, args: list[Any], kwargs: dict[str, Any]) -> ToolAnswer:
         """Call a tool of the host and wait for its answer, in any thread.
 
         Raises:

@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec import structs
 
-from envweave.sandbox.limits import Limits
+from envweave.sandbox.execution import Limits
 from envweave.sandbox.protocol.encoding import encode
 from envweave.sandbox.protocol.messages import DESCRIPTOR, Ready, SpawnRequest
 from envweave.sandbox.protocol.orders import TemplatePlan

@@ -25,7 +25,12 @@ from typing import NoReturn
 import msgspec
 
 from envweave.sandbox.inside import spawn
-from envweave.sandbox.inside.branch import BranchServer, copy_and_exit, copy_with_helper
+from envweave.sandbox.inside.branch import (
+    BranchServer,
+    copy_and_exit,
+    copy_failed,
+    copy_with_helper,
+)
 from envweave.sandbox.inside.heap import fill_gaps
 from envweave.sandbox.inside.listed_folders import use_listings
 from envweave.sandbox.inside.runner import SessionRunner, warm_up
@@ -321,26 +326,39 @@ class TemplateServer:
         return self._runner
 
     def _copy_files(self, order: CopyFiles, descriptors: list[int], walls: spawn.Walls) -> None:
+        """Copy the files of a branch. Whatever goes wrong fails that branch alone."""
+        if len(descriptors) != 2:
+            self._report(OrderFailed("descriptors", errno.EMFILE, _NO_DESCRIPTORS))
+            return
+        try:
+            report = copy_with_helper(order, descriptors[0], walls)
+            if report is None:
+                report = self._copy_in_fork(order, descriptors, walls)
+        except Exception as error:  # noqa: BLE001 - reported; other sessions need this process
+            report = copy_failed(error)
+        self._report(report)
+
+    def _copy_in_fork(
+        self, order: CopyFiles, descriptors: list[int], walls: spawn.Walls
+    ) -> Copied | OrderFailed:
         """Copy in a separate process: this one must not leave its mounts."""
         branch, parent = descriptors
-        copied = copy_with_helper(order, branch, walls)
-        if copied is not None:
-            self._report(copied)
-            return
         readable, writable = os.pipe()
         # In a new PID namespace, because the gate would refuse a fork into this one.
-        pid, descriptor = kernel.clone(kernel.NEW_PIDS, alone=walls.alone)
-        if pid == 0:
-            copy_and_exit(order, branch, parent, walls, writable)
-        os.close(writable)
-        os.close(descriptor)
         with open(readable, "rb") as pipe:
+            try:
+                pid, descriptor = kernel.clone(kernel.NEW_PIDS, alone=walls.alone)
+                if pid == 0:
+                    copy_and_exit(order, branch, parent, walls, writable)
+            finally:
+                os.close(writable)
+            os.close(descriptor)
             data = pipe.read(MESSAGE_BYTES)
         try:
-            report: Report = msgspec.msgpack.decode(data, type=Copied | OrderFailed)
+            report: Copied | OrderFailed = msgspec.msgpack.decode(data, type=Copied | OrderFailed)
         except msgspec.DecodeError:
-            report = OrderFailed("branch", 0, "The files could not be copied.")
-        self._report(report)
+            report = OrderFailed("branch", 0, "its files could not be copied")
+        return report
 
     def _receive(self) -> tuple[Order, list[int]]:
         data, ancillary, _, _ = self._control.recvmsg(

@@ -51,7 +51,7 @@ def make_tool(
         except PlainDataError as error:
             raise TypeError(str(error)) from None
         try:
-            answer = channel.ask(name, sent, named)
+            answer = channel.call_tool(name, sent, named)
         except TooLargeError as error:
             raise ValueError(f"{name}(): the arguments are too large: {error}") from None
         if answer.ok:

@@ -23,7 +23,7 @@ from envweave.errors import (
 )
 from envweave.lifetime import OwnerProcess
 from envweave.sandbox.config import SandboxConfig, make_plan, packages_of
-from envweave.sandbox.doctor.probe import NAMES_LISTED, Tier, missing_of
+from envweave.sandbox.doctor import NAMES_LISTED, Tier, missing_of
 from envweave.sandbox.processes.process import SessionProcess
 from envweave.sandbox.processes.process_group import ProcessGroup
 from envweave.sandbox.processes.resources import ResourcePool, SessionResources
@@ -187,17 +187,17 @@ class SessionFactory:
     def _take_warm(
         self, seed: int | None, signatures: Sequence[ToolSignature]
     ) -> SessionProcess | None:
-        """Take a warm process, and start making another."""
+        """Take a warm process, if there is one, and start making another."""
         while True:
             with self._lock:
-                if not self._warm:
-                    return None
-                process = self._warm.popleft()
                 if self.options.warm:
                     self._taken_s = time.monotonic()
                     self._taken.put(None)
                     if self._refilling is None:
                         self._start_refilling()
+                if not self._warm:
+                    return None
+                process = self._warm.popleft()
             with contextlib.suppress(SessionLostError):
                 if process.is_usable():
                     process.begin(seed, signatures, time.monotonic() + _START_S)
@@ -330,7 +330,7 @@ class SessionFactory:
 def _isolation_error_text(
     requested: str, failures: Sequence[tuple[Isolation, WallSetupError]]
 ) -> str:
-    from envweave.sandbox.doctor.advice import BY_DOCKER, advise, machine_facts
+    from envweave.sandbox.doctor import BY_DOCKER, advise, machine_facts
 
     lines = [f"This machine does not support Sandbox(isolation={requested!r})."]
     facts = machine_facts()

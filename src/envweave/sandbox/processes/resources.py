@@ -8,12 +8,12 @@ from pathlib import Path
 
 from envweave.errors import IsolationError, OptionError
 from envweave.sandbox.config import SandboxConfig, visible_files
+from envweave.sandbox.execution import Limits
 from envweave.sandbox.host.cgroups import CgroupPool, FoundCgroups, find_cgroups
 from envweave.sandbox.host.cleanup import new_folder, sweep_folders
 from envweave.sandbox.host.session_cgroups import Cgroup, CgroupLimits
 from envweave.sandbox.host.users import UserRange, blocking_path, find_users, may_read
 from envweave.sandbox.host.work_dirs import WorkFolder, remove_tree
-from envweave.sandbox.limits import Limits
 from envweave.sandbox.protocol.orders import Isolation
 
 _BESIDE_MEMORY = 64 << 20
@@ -149,7 +149,7 @@ class ResourcePool:
             return ""
         if self.cgroups is not None or self._options.profile != "shell":
             return ""
-        return "nothing here limits how many processes a session that runs as root starts"
+        return "the number of processes of a session that runs as root cannot be limited here"
 
     def _is_uncounted(self, isolation: Isolation) -> bool:
         is_roots = os.getuid() == 0 and self.users(isolation) is None
@@ -166,7 +166,7 @@ class ResourcePool:
         alone = self.users(isolation) is not None
         if isolation == "landlock" and self._users is not None and not alone:
             lacks.append(
-                "Sessions run as this user: others may not read the interpreter, or enter the "
+                "Sessions run as this user: other users cannot read the interpreter, or enter the "
                 "folder for temporary files."
             )
         if isolation != "namespace" and self.cgroups is None and not alone:

@@ -460,7 +460,7 @@ def require_linux() -> None:
             "another machine, or a container that emulates one."
         )
     if sys.platform != "linux":
-        from envweave.sandbox.doctor.advice import advise, machine_facts
+        from envweave.sandbox.doctor import advise, machine_facts
 
         advice = " ".join(advise("platform", 0, machine_facts()))
         raise IsolationError(f"The sandbox does not run on this machine. {advice}")

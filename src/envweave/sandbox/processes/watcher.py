@@ -6,7 +6,7 @@ reads the CPU clock of every session that is not stopped, some fifty times a sec
 - A session that uses CPU while no run is open is stopped. The next call on it wakes it.
 - A session that has been idle for a while is stopped too, and then needs no more checks.
 - A session that used CPU may have exceeded a limit that only the host can see, such as the size
-  of a work folder on the host's disk. One that did not, cannot have.
+  of a work folder on the host's disk; one that used none cannot have exceeded any.
 
 It also cleans up the cgroups of sessions that are gone, so that no caller has to wait for that.
 """
@@ -28,16 +28,17 @@ _ACTIVE_INTERVAL_S = 0.005
 """The interval while an idle session uses CPU."""
 
 _IDLE_CPU_S = 0.04
-"""How much CPU time an idle session may use before it is stopped. With what passes before the first
-check and after the last, it comes to no more than 0.1 s on two cores."""
+"""How much CPU time an idle session may use before it is stopped. Including the time before the
+first check and after the last, it can use at most 0.1 s on two cores."""
 
 _PARK_S = 0.25
 _CHECK_CPU_S = 0.005
 """How much CPU time a session uses between two checks of its limits."""
 
 _CHECK_REST, _REST = 10, 4
-"""How many times as long as its last check a session is left unchecked, and as a round the watcher
-rests: so it takes a fifth of a core at most, whatever the sessions do."""
+"""Pauses, as multiples of the time that the work before them took: of a session between two checks
+of its limits, and of the watcher between two rounds. They bound the watcher to a fifth of a core,
+whatever the sessions do."""
 
 
 class WatcherCalls(Protocol):

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from typing import Any, final
 
 from envweave.errors import PlainDataError
-from envweave.sandbox.limits import Limits
+from envweave.sandbox.execution import Limits, ToolCall
 from envweave.sandbox.protocol.encoding import encode, pack
 from envweave.sandbox.protocol.messages import HEADER_BYTES, Called, ToolAnswer
-from envweave.sandbox.results import ToolCall
 from envweave.sandbox.tools import ArgumentsError, SandboxTool, SandboxTools, describe_error
 
 LATE = "TimeoutError: The time limit of the run passed while the tool ran."

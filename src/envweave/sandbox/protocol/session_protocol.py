@@ -26,8 +26,8 @@ from envweave.errors import (
     SandboxError,
     WorkFileError,
 )
+from envweave.sandbox.execution import LONGEST_S, ExecutionResult, Limit, Limits, ToolCall
 from envweave.sandbox.host.packages import warn_of_import
-from envweave.sandbox.limits import LONGEST_S, Limits
 from envweave.sandbox.protocol import termination
 from envweave.sandbox.protocol.broker import Broker, ToolInvocation, refusal
 from envweave.sandbox.protocol.decoding import read_from_session
@@ -47,7 +47,6 @@ from envweave.sandbox.protocol.messages import (
     WriteFile,
 )
 from envweave.sandbox.protocol.termination import Termination, TerminationError
-from envweave.sandbox.results import ExecutionResult, Limit, ToolCall
 from envweave.sandbox.tools import SandboxTools
 
 _SLACK_BYTES = 512

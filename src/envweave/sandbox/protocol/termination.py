@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from envweave.errors import SandboxError, SessionEndedError, SessionLostError
-from envweave.sandbox.limits import Limits
+from envweave.sandbox.execution import Limit, Limits
 from envweave.sandbox.processes.process import ExitReason
-from envweave.sandbox.results import Limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +81,8 @@ def of_time(limits: Limits, timeout_s: float) -> Termination:
     """The code continued after it was interrupted at the time limit."""
     return Termination(
         "TimeLimit",
-        f"Its code ran longer than {timeout_s:g} s, was interrupted, did not end within "
-        f"{limits.grace_s:g} s of that, and was killed.",
+        f"Its code ran longer than {timeout_s:g} s, was interrupted, did not stop within another "
+        f"{limits.grace_s:g} s, and was killed.",
         ("time",),
     )
 
@@ -101,8 +100,8 @@ def of_interrupt(limits: Limits) -> Termination:
     """The code continued after its caller interrupted it."""
     return Termination(
         "Interrupted",
-        f"It was interrupted by its caller, did not end within {limits.grace_s:g} s of that, and "
-        "was killed.",
+        f"It was interrupted by its caller, did not stop within {limits.grace_s:g} s, and was "
+        "killed.",
     )
 
 
@@ -116,7 +115,7 @@ def of_excess(limit: Literal["disk", "memory"], limits: Limits) -> Termination:
 
 
 def of_violation(what: str) -> Termination:
-    """The session sent what no session of ours sends."""
+    """The session sent something that our code never sends."""
     return Termination("ProtocolViolation", f"It sent the host {what}, and was killed.")
 
 

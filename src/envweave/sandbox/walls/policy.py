@@ -288,12 +288,12 @@ def session_policy(
     if shell:
         new_tasks.append(_NEW_PROCESS)
         rules.update(dict.fromkeys(_SHELL.split(), Rule(ALLOW)))
-        # Pipes with a name, and nothing else that has one.
+        # Named pipes only: no devices, no sockets.
         rules["mknod"] = _only_if(_one_of(1, _S_IFIFO, mask=_S_IFMT))
         rules["mknodat"] = _only_if(_one_of(2, _S_IFIFO, mask=_S_IFMT))
         rules["setresuid"] = rules["setresgid"] = _SAME_IDENTITY
         if pid is None:
-            # Elsewhere who leaves the session's process group would outlive it.
+            # Outside a PID namespace, a process that leaves the session's group would outlive it.
             rules["setsid"] = rules["setpgid"] = Rule(ALLOW)
     if branching:
         new_tasks.append(_NEW_BRANCH)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from envweave.sandbox.walls import kernel
 
 if TYPE_CHECKING:
-    from envweave.sandbox.limits import Limits
+    from envweave.sandbox.execution import Limits
 
 ADDRESS_SPACE = 1 << 30
 """How much more address space than memory a process may have. Libraries, files mapped for reading

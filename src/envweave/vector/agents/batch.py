@@ -26,7 +26,7 @@ class Slots(NamedTuple):
         agents: The agent of each slot.
         current: The columns of what each agent is to act on.
         alive: Which agents take part.
-        to_act: Which agents are asked for an action.
+        to_act: Which agents must act.
         needs: The same for each row, as its environment emitted it.
     """
 
@@ -160,7 +160,7 @@ class AgentStepBatch(StepBatch):
     def action_mask(self) -> dict[str, Any]:
         """Which actions are legal, by agent: an array of bools with a row for each environment.
 
-        It is true throughout where the agent is not asked, or its environment has no mask;
+        It is true throughout where the agent must not act, or its environment has no mask;
         `None` for an agent for which no environment has a mask; a list where masks are not
         arrays of one shape.
         """
@@ -177,19 +177,19 @@ class AgentStepBatch(StepBatch):
     def settled(self) -> NDArray[np.bool_]:
         """Where the outcome of an agent's last action is known, and may be learned from.
 
-        The agent is asked again, has left, or its episode is over; `earned` is the reward of
+        The agent must act again, has left, or its episode is over; `earned` is the reward of
         the action, and `successor` the observation that it led to. Where all agents act at once
         that is so after every step. In turn-based games it is later, when others have moved.
         """
         step, slots = self._step, self._slots
-        asked_again = slots.to_act & ~self.done[:, None]
+        acts_again = slots.to_act & ~self.done[:, None]
         left = step.present & (self.terminated | self.truncated)
-        settled: NDArray[np.bool_] = step.acted & (asked_again | left) & self.valid[:, None]
+        settled: NDArray[np.bool_] = step.acted & (acts_again | left) & self.valid[:, None]
         return settled
 
     @cached_property
     def earned(self) -> NDArray[np.float64]:
-        """The reward of each agent since it last acted, where it is asked again or has left.
+        """The reward of each agent since it last acted, where it must act again or has left.
 
         NaN elsewhere, and where nothing was scored since.
         """

@@ -1,4 +1,4 @@
-"""The status of the agents of many environments: who takes part, who is asked, who saw what."""
+"""The status of the agents of many environments: which take part, must act, and saw what."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class AgentRows:
         self._current = {agent: blank(self._layouts[agent], count) for agent in self.agents}
         return layout
 
-    def asked(self, ids: Sequence[int]) -> NDArray[np.bool_]:
-        """Return which agents these environments ask, by row and slot."""
+    def to_act(self, ids: Sequence[int]) -> NDArray[np.bool_]:
+        """Return which agents must act in these environments, by row and slot."""
         return self._to_act[list(ids)]
 
     def restart(self, began: Mapping[int, ResetResult[Any]]) -> None:
@@ -159,9 +159,9 @@ class AgentRows:
     ) -> Slots:
         """Record the status of some environments, and return it."""
         to_act = np.zeros_like(alive)
-        asked = [(i, self._slot[n.agent_id]) for i, row in enumerate(needs) for n in row]
-        if asked:
-            to_act[tuple(np.array(asked).T)] = True
+        acting = [(i, self._slot[n.agent_id]) for i, row in enumerate(needs) for n in row]
+        if acting:
+            to_act[tuple(np.array(acting).T)] = True
         if ids == self._everyone:
             self._current, self._needs = current, list(needs)
             self._alive, self._to_act, self._acted = alive, to_act, acted

@@ -182,6 +182,7 @@ class WorkerShard:
         self._memory: SharedMemory | None = None
         self._fill: Callable[[int], Any] = lambda row: row
         self._respawning: threading.Thread | None = None
+        self._loss = "its worker process was lost"  # why there is no worker
 
     # Starting, and starting over
 
@@ -248,8 +249,8 @@ class WorkerShard:
                 failure = str(error) if ours else format_error(error)
                 if not isinstance(error, WorkerLostError) or error.offender is not None:
                     break  # it would fail again
-        message = f"a new worker process could not take over: {failure}"
-        return {row: EnvironmentLostError(message) for row in resets}
+        self._loss = f"a new worker process could not take over: {failure}"
+        return {row: EnvironmentLostError(self._loss) for row in resets}
 
     def _start_over(self, resets: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
         self.launch()
@@ -434,7 +435,7 @@ class WorkerShard:
 
     def _worker(self) -> ShardWorker:
         if self.worker is None:
-            raise WorkerLostError("its worker process was lost")
+            raise WorkerLostError(self._loss)
         return self.worker
 
     def end(self) -> None:

@@ -45,7 +45,7 @@ from envweave.providers.docker.engine import (
 from envweave.providers.docker.options import DockerOptions, check_image_name, format_size
 from envweave.providers.health import log_tail
 from envweave.sandbox.config import Profile, WantedIsolation
-from envweave.sandbox.limits import MEGABYTE
+from envweave.sandbox.execution import MEGABYTE
 from envweave.sandbox.processes.process import ExitReason
 from envweave.sandbox.protocol.messages import ToolSignature
 from envweave.sandbox.protocol.orders import Isolation
@@ -229,7 +229,7 @@ class ExecutorContainer:
         session = ContainerHandle(self._mux.send)
         self._mux.adopt(session)
         try:
-            answer = self._mux.ask(Make(session.number, seed, list(tools)), MAKE_S)
+            answer = self._mux.request(Make(session.number, seed, list(tools)), MAKE_S)
             if not isinstance(answer, SessionMade) or answer.number != session.number:
                 raise _make_error(answer)
             session.work = answer.work
@@ -246,11 +246,11 @@ class ExecutorContainer:
     def _open(self, options: ContainerOptions) -> Isolation:
         sandbox = options.sandbox
         try:
-            info = self._mux.ask(None, START_S)
+            info = self._mux.request(None, START_S)
             if not isinstance(info, RelayInfo):
                 raise _make_error(info)
             _check_version(info, options.image)
-            answer = self._mux.ask(
+            answer = self._mux.request(
                 Open(
                     dataclasses.asdict(sandbox.limits),
                     list(sandbox.preload),

@@ -26,9 +26,9 @@ from envweave.errors import OptionError, SessionLostError
 from envweave.providers.docker.engine import Engine
 from envweave.sandbox.async_session import AsyncSession
 from envweave.sandbox.config import Profile, WantedIsolation
+from envweave.sandbox.execution import Limits
 from envweave.sandbox.host.installed import is_standard
 from envweave.sandbox.host.packages import AnyPackages, calling_module, read_packages
-from envweave.sandbox.limits import Limits
 from envweave.sandbox.processes.async_bridge import make_in_thread
 from envweave.sandbox.tools import SandboxTools
 

@@ -154,7 +154,7 @@ class ChannelClosed(Exception):  # noqa: N818 - an event, not a failure of ours
 class StdioMux:
     """Multiplexes messages and the bytes of a session over the stdio of one container.
 
-    Thread-safe; only `ask` and `close` block.
+    Thread-safe; only `request` and `close` block.
 
     Args:
         attached: The container's stdin and stdout. Closed with the mux.
@@ -208,7 +208,7 @@ class StdioMux:
         self._queue.append(message)
         self._wake()
 
-    def ask(self, message: ToContainer | None, timeout_s: float) -> FromContainer:
+    def request(self, message: ToContainer | None, timeout_s: float) -> FromContainer:
         """Send a message, if any, and wait for the answer.
 
         Raises:

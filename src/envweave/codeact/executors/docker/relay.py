@@ -41,7 +41,7 @@ from envweave.codeact.executors.docker.messages import (
 )
 from envweave.errors import IsolationError, OptionError, SandboxError
 from envweave.sandbox.config import SandboxConfig, WantedIsolation, read_options
-from envweave.sandbox.limits import Limits
+from envweave.sandbox.execution import Limits
 from envweave.sandbox.processes.factory import SessionFactory
 from envweave.sandbox.processes.process import SessionProcess
 from envweave.sandbox.processes.template import WallSetupError

@@ -1,1 +1,0 @@
-"""What isolation this machine supports, and how to improve it."""
