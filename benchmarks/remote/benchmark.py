@@ -5,6 +5,7 @@
     benchmarks/run remote --only sessions     the comparisons with "sessions" in their name
     benchmarks/run remote --library envweave  one library, without ratios
     benchmarks/run remote --profile           where the time of one step goes, part by part
+    benchmarks/run remote --trace             the files, calls and lines that one step visits
     benchmarks/run remote --docs              store the results and write them into the docs
 
 Each library has a server process and a client process. OpenEnv serves the same environment from
@@ -325,9 +326,13 @@ _program = ComparisonProgram(
 
 
 def main(arguments: list[str]) -> int:
-    """Run the comparisons, or the profile; return the exit code."""
+    """Run the comparisons, the profile or the trace; return the exit code."""
     if arguments == ["--profile"]:
         from benchmarks.remote import profile
 
         return profile.main()
+    if arguments == ["--trace"]:
+        from benchmarks.remote import trace
+
+        return trace.main()
     return _program.main(arguments)

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from envweave.rollouts import Rollout as Rollout
     from envweave.rollouts.pool import pool as pool
     from envweave.rollouts.rollout import rollout as rollout
-    from envweave.sandbox.results import ExecutionResult as ExecutionResult
+    from envweave.sandbox.execution import ExecutionResult as ExecutionResult
     from envweave.tools import ToolRegistry as ToolRegistry
     from envweave.transforms import CompositeTransform as CompositeTransform
     from envweave.transforms import Transform as Transform
@@ -132,7 +132,7 @@ _HOMES = {
     "providers.kubernetes.provider": ["KubernetesProvider"],
     "registry": ["EnvSpec", "Registry"],
     "rollouts": ["Decision", "Fault", "Pool", "Rollout", "pool", "rollout"],
-    "sandbox.results": ["ExecutionResult"],
+    "sandbox.execution": ["ExecutionResult"],
     "tools": ["ToolRegistry"],
     "transforms": ["CompositeTransform", "Transform"],
     "types": [

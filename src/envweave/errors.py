@@ -29,8 +29,8 @@
     │   ├── AccessError             (PermissionError)   it refuses this caller
     │   ├── CapacityError                           it has no room
     │   └── SessionGoneError        (LookupError)   it has no such session, or no longer
-    ├── SandboxError                (RuntimeError)  sandboxed code, and the walls around it
-    │   ├── IsolationError          (OSError)       this machine cannot put up the walls
+    ├── SandboxError                (RuntimeError)  sandboxed code, or the sandbox itself
+    │   ├── IsolationError          (OSError)       this machine cannot isolate code
     │   ├── SessionLostError                        a session is gone, but its code did not cause it
     │   ├── SessionEndedError                       a session was ended by its own code
     │   ├── BranchError                             a session that cannot be copied

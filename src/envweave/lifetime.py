@@ -20,7 +20,7 @@ class AtExit(Enum):
     """What a `CloseGuard` does at the end of the process if the object was not closed."""
 
     RELEASE = auto()
-    """Release, without a warning: a program need not close what it uses to its end."""
+    """Release, without a warning: a program need not close what it uses until its end."""
 
     WARN = auto()
     """Release and warn, as if the object had been dropped."""
@@ -60,7 +60,7 @@ class CloseGuard:
         return self._finalizer.alive
 
     def disarm(self) -> bool:
-        """Do nothing any more: the object is closed. Return whether it was armed until now."""
+        """Disable the guard: the object was closed. Return whether it was armed."""
         return self._finalizer.detach() is not None
 
 

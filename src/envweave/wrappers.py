@@ -116,10 +116,10 @@ class Wrapper(Environment):
         """Close the environment inside."""
         return self.environment.close()
 
-    def connect(self, outbox: list[LogEvent | ToolCallRequest | EpisodeEnd]) -> None:
+    def connect(self, events: list[LogEvent | ToolCallRequest | EpisodeEnd]) -> None:
         """Connect this and the environment inside."""
-        super().connect(outbox)
-        self.environment.connect(outbox)
+        super().connect(events)
+        self.environment.connect(events)
 
     def hold(self) -> Callable[[], None]:
         """Keep the resources that environments like the one inside share."""
@@ -159,7 +159,7 @@ class TimeLimit(Wrapper):
     def __init__(self, environment: Environment, max_steps: int) -> None:
         super().__init__(environment)
         if max_steps < 1:
-            raise OptionError(f"max_steps={max_steps!r} leaves no room for a step; use 1 or more.")
+            raise OptionError(f"max_steps={max_steps!r} allows no step; use 1 or more.")
         self.max_steps = max_steps
         self._taken = 0
 
@@ -171,7 +171,7 @@ class TimeLimit(Wrapper):
     def after_step(self, result: StepResult[Any]) -> StepResult[Any]:
         """Set `truncated` on the last step that is allowed."""
         self._taken += 1
-        if any(isinstance(event, ToolCallRequest) for event in self._outbox or ()):
+        if any(isinstance(event, ToolCallRequest) for event in self._emitted_events or ()):
             return result  # the step is not over before its tool call is answered
         return self.after_answer(result)
 
@@ -231,7 +231,7 @@ class EpisodeStatistics(Wrapper):
     def _ends(self, result: StepResult[Any]) -> bool:
         if result.end is not None:
             return True
-        if any(isinstance(event, EpisodeEnd) for event in self._outbox or ()):
+        if any(isinstance(event, EpisodeEnd) for event in self._emitted_events or ()):
             return True
         terminated, truncated = result.terminated, result.truncated
         if not isinstance(terminated, dict) or not isinstance(truncated, dict):

@@ -87,7 +87,7 @@ def test_a_header_that_would_break_the_handshake_is_refused():
 
 
 @contextlib.contextmanager
-def saying(answer: bytes) -> Iterator[Address]:
+def answering(answer: bytes) -> Iterator[Address]:
     """Run a server that answers one client with these bytes, and disconnects."""
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -120,7 +120,7 @@ AGREED = "upgrade: websocket\r\nconnection: Upgrade\r\n"
         (_http("401 No", '{"fault": {"message": "no token"}}'), AccessError, "no token.*TOKEN"),
         (_http("403 No", '{"detail": "wrong host"}'), AccessError, "wrong host"),
         (_http("404 No", "{}"), ServerError, "HTTP 404.*openenv://127"),
-        (_http("200 OK", "<html>"), ServerError, "does not speak"),
+        (_http("200 OK", "<html>"), ServerError, "is not an envweave server"),
         (_http("503 Wait", '{"detail": "busy"}'), ConnectionLostError, "HTTP 503: busy"),
         (b"HTTP/1.1 418 Tea\r\n\r\nuntil the end", ServerError, "HTTP 418"),
         (b"SSH-2.0-x\r\n\r\n", ServerError, "not HTTP"),
@@ -135,7 +135,7 @@ AGREED = "upgrade: websocket\r\nconnection: Upgrade\r\n"
     ],
 )
 def test_each_failed_handshake_has_its_own_error(answer, error, message):
-    with saying(answer) as address, pytest.raises(error, match=message) as refusal:
+    with answering(answer) as address, pytest.raises(error, match=message) as refusal:
         BlockingSocket(address)
 
     assert type(refusal.value) is error

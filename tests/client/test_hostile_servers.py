@@ -50,6 +50,26 @@ def test_a_silent_server_is_not_waited_for_forever() -> None:
         connection.end()
 
 
+def test_a_server_that_reads_slowly_does_not_extend_the_time_limit() -> None:
+    is_over = threading.Event()
+    chunks: list[int] = []
+
+    def read_slowly(peer: Peer) -> None:
+        while not is_over.wait(0.02) and (chunk := peer.peer_socket.recv(1 << 18)):
+            chunks.append(len(chunk))
+
+    with scripted_server(read_slowly) as url:
+        connection = Server(parse_address(url), MSGPACK).connect()
+        call = Call(id=1, method="step", session="s", params={"action": bytes(1 << 28)})
+
+        with pytest.raises(errors.DeadlineError):
+            connection.call(call, timeout_s=0.5)
+
+        is_over.set()
+        assert sum(chunks) < 1 << 27  # not half of it
+        connection.end()
+
+
 @pytest.mark.parametrize(
     "send",
     [

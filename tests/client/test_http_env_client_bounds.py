@@ -66,23 +66,23 @@ def test_a_reset_that_is_repeated_by_its_id_begins_one_episode() -> None:
     assert ids[0] == ids[1] != other
 
 
-Say = Callable[[socket.socket], None]
+Answer = Callable[[socket.socket], None]
 
 
 @contextlib.contextmanager
-def saying(*answers: Say) -> Iterator[str]:
+def answering(*answers: Answer) -> Iterator[str]:
     """Run a server that answers requests with these functions, in order, on one connection."""
     listener = socket.create_server(("127.0.0.1", 0))
 
-    def answer() -> None:
+    def serve() -> None:
         with contextlib.suppress(OSError), listener.accept()[0] as sock:
-            for say in answers:
+            for respond in answers:
                 sock.recv(65536)
-                say(sock)
+                respond(sock)
             while sock.recv(65536):
                 pass
 
-    thread = threading.Thread(target=answer)
+    thread = threading.Thread(target=serve)
     thread.start()
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -95,16 +95,16 @@ def head(length: int, status: str = "200 OK") -> bytes:
     return f"HTTP/1.1 {status}\r\nContent-Length: {length}\r\n\r\n".encode()
 
 
-def drip(data: bytes, over: threading.Event) -> Say:
+def drip(data: bytes, over: threading.Event) -> Answer:
     """Send a byte every now and then, each of them in time."""
 
-    def say(sock: socket.socket) -> None:
+    def send_slowly(sock: socket.socket) -> None:
         for i in range(len(data)):
             sock.sendall(data[i : i + 1])
             if over.wait(0.05):
                 return
 
-    return say
+    return send_slowly
 
 
 @pytest.mark.parametrize("before", [b"", head(1000)], ids=["head", "body"])
@@ -115,11 +115,9 @@ def test_an_answer_that_drips_in_has_one_deadline(before: bytes) -> None:
         sock.sendall(before)
         drip(b"HTTP" * 250, over)(sock)
 
-    with saying(begin) as url:
-        calls = HttpCalls(parse_address(url), {})
-
+    with answering(begin) as url, ew.HTTPEnvClient[Any, Any](url, request_timeout_s=0.4) as env:
         with pytest.raises(DeadlineError, match=r"within 0\.4 s"):
-            calls.call("GET", "/state", timeout_s=0.4, may_repeat=False)
+            env.state()
         over.set()
 
 
@@ -127,7 +125,7 @@ def test_an_answer_that_is_too_large_is_not_read() -> None:
     def pour(sock: socket.socket) -> None:
         sock.sendall(head(10**12) + b" " * 5000)
 
-    with saying(pour) as url:
+    with answering(pour) as url:
         calls = HttpCalls(parse_address(url), {}, max_bytes=4000)
 
         with pytest.raises(WireError, match="more than 4000 bytes"):
@@ -139,7 +137,7 @@ def test_an_invalid_session_id_is_reported(name: str) -> None:
     body = json.dumps({"session_id": name}).encode()
 
     with (
-        saying(lambda sock: sock.sendall(head(len(body), "201 Created") + body)) as url,
+        answering(lambda sock: sock.sendall(head(len(body), "201 Created") + body)) as url,
         ew.HTTPEnvClient[Any, Any](url) as env,
         pytest.raises(WireError, match="returned no valid session_id"),
     ):

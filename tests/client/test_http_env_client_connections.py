@@ -67,7 +67,7 @@ def test_a_timeout_is_reported_with_the_request_id() -> None:
     with served(Tally) as url, TallyClient(url, request_timeout_s=1.0) as env:
         env.reset()
 
-        with pytest.raises(DeadlineError, match="may still be under way") as caught:
+        with pytest.raises(DeadlineError, match="may still be running there") as caught:
             env.step(TallyAction("hang"))
         Tally.hung.set()
         known_as = caught.value.__notes__[0].split("'")[1]

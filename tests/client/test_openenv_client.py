@@ -251,7 +251,9 @@ def test_a_cancelled_step_drops_its_connection(server: ScriptedOpenEnvServer) ->
     assert server.connections == 2
 
 
-def test_metadata_are_the_info_wherever_they_are(server: ScriptedOpenEnvServer) -> None:
+def test_metadata_become_the_info_wherever_the_server_puts_them(
+    server: ScriptedOpenEnvServer,
+) -> None:
     inside = shown("x")
     inside["data"]["observation"]["metadata"] = {"from": "inside"}
     replies = iter([shown("x", metadata={"from": "beside"}), inside, shown("x")])
@@ -338,6 +340,18 @@ def test_a_token_is_shown_only_when_it_is_given(
         env.reset()
 
     assert server.tokens == [None, None, "Bearer mine", "Bearer mine"]
+
+
+def test_a_token_for_an_openenv_server_reaches_it_and_leaves_the_keywords_alone(
+    server: ScriptedOpenEnvServer,
+) -> None:
+    kwargs: dict[str, Any] = {}
+
+    with ew.make(server.url.replace("openenv://", "OpenEnv://"), token="x", kwargs=kwargs) as env:
+        env.reset()
+
+    assert set(server.tokens) == {"Bearer x"}
+    assert kwargs == {}
 
 
 def test_a_missing_token_is_refused_with_advice() -> None:

@@ -105,7 +105,7 @@ def test_a_pool_continues_at_the_same_server_after_an_environment_could_not_be_m
                 await second.reset()
             return (await second.reset()).step_index
 
-    env_id = "pkg://environments.construction:FailsOnce"
+    env_id = "pkg://environments.crashing:FailsOnce"
     index = asyncio.run(play(ew.pool(env_id, size=2, backend="http", sign=str(sign))))
 
     assert (index, len(started)) == (0, 1)
@@ -118,15 +118,3 @@ def test_the_scheme_of_a_url_may_be_in_capitals() -> None:
             assert env.reset().step_index == 0
         with ew.make(CounterEnv, base_url=loud) as env:
             assert env.reset().step_index == 0
-
-
-def test_a_token_for_an_openenv_server_reaches_its_factory_and_leaves_the_keywords_alone() -> None:
-    from envweave.api.options import choose_backend
-    from envweave.registry import Remote
-
-    kwargs: dict[str, Any] = {}
-    spec = ew.spec("OpenEnv://127.0.0.1:1")
-
-    chosen, given = choose_backend(spec, None, Remote(token="x"), None, None, kwargs)
-
-    assert (chosen, given, kwargs) == ("inproc", {"token": "x"}, {})

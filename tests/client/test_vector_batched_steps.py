@@ -177,3 +177,103 @@ def test_plain_steps_arrive_as_columns_and_the_others_separately(url: str) -> No
         }  # fmt: skip
         assert sent.sessions == [batch.steps.sessions[0], batch.steps.sessions[2]]
         assert [reply.session for reply in sent.rest] == [batch.steps.sessions[1]]
+
+
+@dataclass
+class Push(ew.Action):
+    by: int
+    hard: bool = False
+
+
+class Pushed(ew.Environment):
+    """Counts what its actions say."""
+
+    def reset(self, *, seed: int | None = None) -> Seen:
+        self.at = 0
+        return Seen(0, "", np.zeros(2))
+
+    def step(self, action: Push) -> Seen:
+        assert type(action) is Push
+        assert action.metadata in ({}, {"why": "known"})
+        self.at += action.by * (10 if action.hard else 1)
+        return Seen(self.at, str(action.metadata), np.zeros(2), reward=1.0)
+
+
+@pytest.mark.parametrize(
+    ("actions", "is_in_columns"),
+    [
+        ([{"by": 1}, {"by": 2}, {"by": 3}], True),
+        ([Push(1), Push(2), Push(3, hard=True)], True),
+        ([{"by": 1, "hard": True}, {"by": 2, "hard": False}, {"by": 3, "hard": True}], True),
+        ({"by": np.array([1, 2, 3])}, True),
+        ([{"by": 1}, {"by": 2, "hard": True}, {"by": 3}], False),
+        ([{"by": 1}, Push(2), {"by": 3}], False),
+        ([{"by": np.int64(1)}, {"by": 2}, {"by": 3}], False),
+        ([Push(1, metadata={"why": "known"}), Push(2), Push(3)], True),
+    ],
+)
+def test_actions_that_share_their_fields_are_sent_in_columns(
+    actions: Any, is_in_columns: bool
+) -> None:
+    with (
+        served(Pushed) as url,
+        ew.make_vector(Pushed, num_envs=ROWS, backend="http", base_url=url) as far,
+        ew.make_vector(Pushed, num_envs=ROWS) as near,
+    ):
+        far.reset()
+        near.reset()
+        transport: Any = far._transport
+        admitted = transport.admit(range(ROWS), far._read(actions, range(ROWS)))
+        written = transport._sessions.encode_batch(admitted).steps.actions
+
+        came = [rows_of_batch(venv.step(actions)) for venv in (far, near)]
+
+        assert isinstance(written, dict) is is_in_columns
+        np.testing.assert_equal(*came)
+
+
+@pytest.mark.parametrize("wrong", [{"by": "much"}, {"bye": 1}, {}, {"by": 1, "hard": 2}])
+def test_an_action_that_does_not_fit_is_refused_before_anything_is_sent(wrong: Any) -> None:
+    with served(Pushed) as url, ew.make_vector(url, num_envs=ROWS) as venv:
+        venv.reset()
+
+        with pytest.raises(ew.errors.ActionError, match=r"^actions\[0\]"):
+            venv.step([wrong] * ROWS)
+
+        assert venv.step([{"by": 1}] * ROWS).current["at"].tolist() == [1] * ROWS
+
+
+@dataclass
+class Pick(ew.Action):
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number > 2:
+            raise ValueError("too many")
+
+
+class Picky(ew.Environment):
+    """Has actions whose class checks them itself."""
+
+    def reset(self) -> Seen:
+        return Seen(0, "", np.zeros(2))
+
+    def step(self, action: Pick) -> Seen:
+        return Seen(action.number, "", np.zeros(2), reward=1.0)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_authors_own_check_refuses_one_action(known: bool) -> None:
+    with served(Picky) as url:
+        where: Any = {"env": Picky, "backend": "http", "base_url": url} if known else {"env": url}
+        with ew.make_vector(where.pop("env"), num_envs=ROWS, **where) as venv:
+            venv.reset()
+            actions = [{"number": 1}, {"number": 3}, {"number": 2}]
+
+            if known:
+                with pytest.raises(ew.errors.ActionError, match=r"^actions\[1\].*too many"):
+                    venv.step(actions)
+            else:
+                batch = venv.step(actions)
+                assert batch.refused.tolist() == [False, True, False]
+                assert batch.current["at"].tolist() == [1, 0, 2]

@@ -115,7 +115,7 @@ def test_frames_stay_within_the_size_limit_of_a_server() -> None:
     assert batch.current["picture"][:, 0, 0].tolist() == [2**20 + 3] * 10
 
 
-def test_too_many_for_the_server_are_refused_and_none_is_left() -> None:
+def test_more_environments_than_the_server_allows_are_refused_and_none_stays_open() -> None:
     with served(Tally, max_sessions=3, queue_size=0) as url:
         with pytest.raises(CapacityError, match=r"Environment 3 of 4: .*3 of 3 sessions"):
             ew.make_vector(url, num_envs=4)

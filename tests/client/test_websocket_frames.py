@@ -11,12 +11,11 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from servers import open_websocket
 from websockets.frames import Close, Frame, Opcode
 from websockets.streams import StreamReader
 from websockets.sync.server import ServerConnection, serve
 
-from envweave.client.address import parse_address
-from envweave.client.socket import BlockingSocket
 from envweave.errors import ConnectionLostError, DeadlineError, WireError
 from envweave.wire.websocket import BINARY, CLOSE, NO_STATUS, PING, TEXT, FrameStream
 
@@ -169,7 +168,7 @@ def echo(connection: ServerConnection) -> None:
 
 def test_messages_of_every_size_go_to_a_server_of_another_library_and_back():
     with answering(echo) as url:
-        websocket = BlockingSocket(parse_address(url))
+        websocket = open_websocket(url)
         for size in (0, 1, 125, 126, 1024, 1025, 65535, 65536, 1_000_003):
             data = os.urandom(size)
             websocket.send(data)
@@ -183,7 +182,7 @@ def test_messages_of_every_size_go_to_a_server_of_another_library_and_back():
 
 def test_a_ping_is_answered_while_the_client_waits():
     with answering(echo) as url:
-        websocket = BlockingSocket(parse_address(url))
+        websocket = open_websocket(url)
         websocket.send("ping")
 
         assert websocket.receive(20) == "ponged"
@@ -192,7 +191,7 @@ def test_a_ping_is_answered_while_the_client_waits():
 
 def test_a_deadline_without_a_reply_is_raised_and_the_vector_continues():
     with answering(echo) as url:
-        websocket = BlockingSocket(parse_address(url))
+        websocket = open_websocket(url)
 
         with pytest.raises(DeadlineError):
             websocket.receive(0.01)
@@ -204,7 +203,7 @@ def test_a_deadline_without_a_reply_is_raised_and_the_vector_continues():
 
 def test_a_close_by_the_server_is_reported_with_its_reason():
     with answering(lambda connection: connection.close(4000, "enough")) as url:
-        websocket = BlockingSocket(parse_address(url))
+        websocket = open_websocket(url)
 
         with pytest.raises(ConnectionLostError, match=r"code 4000 \(enough\)"):
             websocket.receive(10)
@@ -214,7 +213,7 @@ def test_a_close_by_the_server_is_reported_with_its_reason():
 
 def test_a_server_that_finds_a_message_too_large_is_lost_as_its_state_is_unknown():
     with answering(echo) as url:
-        websocket = BlockingSocket(parse_address(url))
+        websocket = open_websocket(url)
         websocket.send(bytes(2**20 + 1))
 
         with pytest.raises(WireError, match="larger than the server, or a proxy"):

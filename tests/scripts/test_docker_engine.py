@@ -66,7 +66,7 @@ def test_without_an_engine_building_an_image_prints_how_to_start_one(tmp_path: P
 @pytest.mark.parametrize(
     ("script", "argument"), [("docker-engine", "stpo"), ("docker-base-image", "--agian")]
 )
-def test_an_unknown_word_is_refused_with_those_there_are(
+def test_an_unknown_command_is_refused_with_the_known_ones(
     script: str, argument: str, tmp_path: Path
 ) -> None:
     done = run(script, argument, cache=tmp_path)

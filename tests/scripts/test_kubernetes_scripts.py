@@ -50,5 +50,5 @@ def test_without_a_cluster_it_reports_that_and_stops_nothing(tmp_path: Path) -> 
     assert "does not run" in loaded.stderr
 
 
-def test_a_part_that_there_is_not_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_part_is_refused(tmp_path: Path) -> None:
     assert run(tmp_path, "kubernetes-cluster", "stop", "everything").returncode == 2

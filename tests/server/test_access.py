@@ -31,7 +31,7 @@ SHOWN = {"Authorization": f"Bearer {TOKEN}"}
         {"Authorization": "Bearer ä".encode()},
     ],
 )
-def test_without_the_token_nothing_but_probes_is_answered(shown: dict[str, Any]) -> None:
+def test_without_the_token_only_probes_are_answered(shown: dict[str, Any]) -> None:
     with client_of("counter-v0", token=TOKEN) as client:
         refused = client.post("/reset", headers=shown)
         unknown = client.get("/nowhere", headers=shown)

@@ -127,16 +127,18 @@ def test_a_unix_socket_is_of_this_machine(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keywords", "said"),
+    ("keywords", "message"),
     [
         ({"max_session": 3}, "'max_session' is neither an option of .* 'max_sessions'"),
         ({"don_at": 3}, "Did you mean 'done_at'"),
         ({"zzzzzz": 3}, "It takes: done_at"),
     ],
 )
-def test_an_unknown_keyword_is_refused_before_the_server_starts(keywords: Any, said: str) -> None:
+def test_an_unknown_keyword_is_refused_before_the_server_starts(
+    keywords: Any, message: str
+) -> None:
     for serve in (create_fastapi_app, ew.serve):
-        with pytest.raises(ew.errors.OptionError, match=said) as caught:
+        with pytest.raises(ew.errors.OptionError, match=message) as caught:
             serve("counter-v0", **keywords)
         assert f"{serve.__name__}()" in str(caught.value)
 

@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, ClassVar
 from urllib.request import urlopen
@@ -18,7 +19,6 @@ from websockets.sync.client import connect
 import envweave as ew
 from envweave.errors import CapacityError, OptionError, ResetNeededError
 from envweave.examples import CounterEnv
-from envweave.server import sessions
 
 WAITS = "envweave_sessions_waiting 1.0"
 NOBODY_WAITS = "envweave_sessions_waiting 0.0"
@@ -251,14 +251,13 @@ def test_an_environment_of_a_class_shows_its_state_before_its_first_episode() ->
         assert env.state().at == 0  # type: ignore[attr-defined]
 
 
-def test_a_client_without_wait_s_is_not_advised_to_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "GRACE_S", 0.01)
-    with client_of("counter-v0", max_sessions=1) as client:
+def test_a_client_without_wait_s_is_not_advised_to_use_it() -> None:
+    create = {"jsonrpc": "2.0", "id": 1, "method": "openenv/session/create"}
+    calls = [("/reset", None), ("/sessions", None), ("/mcp", create)]
+    with client_of("counter-v0", max_sessions=1) as client, ThreadPoolExecutor() as threads:
         client.post("/sessions")
-        by_reset = client.post("/reset").json()["error"]["message"]
-        by_session = client.post("/sessions").json()["error"]["message"]
-        asked = {"jsonrpc": "2.0", "id": 1, "method": "openenv/session/create"}
-        by_openenv = client.post("/mcp", json=asked).json()["error"]["message"]
+        replies = list(threads.map(lambda call: client.post(call[0], json=call[1]), calls))
+        by_reset, by_session, by_openenv = (one.json()["error"]["message"] for one in replies)
 
     assert "wait_s" in by_session
     assert "wait_s" not in by_reset + by_openenv

@@ -112,7 +112,7 @@ def test_a_caller_that_is_gone_before_its_call_was_taken_leaves_nothing_behind(f
 
 
 @pytest.mark.parametrize("subprotocols", [["envweave.v1.json"], None], ids=["ours", "openenv"])
-def test_text_that_is_no_utf8_ends_its_connection_and_is_no_error_of_the_server(
+def test_text_that_is_not_utf8_ends_its_connection_and_is_not_a_server_error(
     subprotocols: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = create_fastapi_app(Tally)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
-from servers import Running, app_served, process_serving
+from servers import Running, process_serving
 
 import envweave as ew
-from envweave.server.security import HeaderLimitedProtocol
 
 TALLY = "pkg://environments.served:Tally"
 
@@ -24,7 +22,7 @@ def server() -> Iterator[Running]:
 
 
 def response_to(server: Running, *parts: bytes) -> bytes:
-    """Send parts until the server hangs up; return what it said."""
+    """Send parts until the server hangs up; return its response."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
         try:
             for part in parts:
@@ -32,13 +30,13 @@ def response_to(server: Running, *parts: bytes) -> bytes:
             connection.shutdown(socket.SHUT_WR)
         except OSError:
             pass
-        said = b""
+        response = b""
         try:
             while chunk := connection.recv(65536):
-                said += chunk
+                response += chunk
         except ConnectionResetError:
             pass  # it had no use for the rest
-        return said
+        return response
 
 
 START = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -61,9 +59,9 @@ UPGRADE = (
     ids=["one header", "many headers", "path", "trailers", "chunk extension"],
 )
 def test_an_endless_request_head_is_not_buffered(server: Running, parts: list[bytes]) -> None:
-    said = response_to(server, *parts)
+    response = response_to(server, *parts)
 
-    assert not said or b"HTTP/1.1 431 " in said
+    assert not response or b"HTTP/1.1 431 " in response
     assert resident_mb(server) < 200
     with ew.make(server.url) as env:
         assert env.reset().observation.at == 0
@@ -79,9 +77,9 @@ def resident_mb(server: Running) -> int:
 
 @pytest.mark.slow  # starts server processes
 def test_a_head_that_is_too_large_gets_an_error(server: Running) -> None:
-    said = response_to(server, START, b"X: " + b"x" * 70_000)
+    response = response_to(server, START, b"X: " + b"x" * 70_000)
 
-    head, _, body = said.partition(b"\r\n\r\n")
+    head, _, body = response.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 431 ")
     assert json.loads(body)["error"]["code"] == "unreadable"
 
@@ -89,35 +87,36 @@ def test_a_head_that_is_too_large_gets_an_error(server: Running) -> None:
 def test_a_large_head_within_the_limit_and_large_bodies_are_served(server: Running) -> None:
     head = START + b"X: " + b"x" * 30_000 + b"\r\nContent-Length: 400000\r\n\r\n"
 
-    said = response_to(server, head, *[b" " * 100_000] * 4, START + b"Connection: close\r\n\r\n")
+    response = response_to(
+        server, head, *[b" " * 100_000] * 4, START + b"Connection: close\r\n\r\n"
+    )
 
-    assert said.count(b"HTTP/1.1 200 OK") == 2
+    assert response.count(b"HTTP/1.1 200 OK") == 2
 
 
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[int]:
     """The port of a server that grants a head a fifth of a second."""
-    app = ew.create_fastapi_app("counter-v0")
-    with app_served(app, http=partial(HeaderLimitedProtocol, head_timeout_s=0.2)) as url:
-        yield int(url.rpartition(":")[2])
+    with process_serving(TALLY, head_timeout_s=0.2) as running:
+        yield running.port
 
 
 def trickled(port: int, start: bytes, drop: bytes) -> bytes:
-    """Send a start, and then a little now and then until the server hangs up; return its words."""
+    """Send a start, then a little at a time until the server hangs up; return its response."""
     with socket.create_connection(("127.0.0.1", port), timeout=0.02) as connection:
         connection.sendall(start)
-        said = b""
+        response = b""
         for _ in range(1000):
             try:
                 chunk = connection.recv(65536)
                 if not chunk:
-                    return said
-                said += chunk
+                    return response
+                response += chunk
                 connection.sendall(drop)
             except TimeoutError:
                 connection.sendall(drop)
             except OSError:
-                return said
+                return response
     raise AssertionError("the server never hung up")
 
 
@@ -133,9 +132,9 @@ def trickled(port: int, start: bytes, drop: bytes) -> bytes:
     ids=["silence", "blank lines", "a head", "a second head", "blank lines after a reply"],
 )
 def test_a_slow_request_head_times_out(impatient: int, start: bytes, drop: bytes) -> None:
-    said = trickled(impatient, start, drop)
+    response = trickled(impatient, start, drop)
 
-    last = said[said.rindex(b"HTTP/1.1 ") :]
+    last = response[response.rindex(b"HTTP/1.1 ") :]
     assert last.startswith(b"HTTP/1.1 408 ")
     assert "within 0.2 s" in json.loads(last.partition(b"\r\n\r\n")[2])["error"]["message"]
 
@@ -160,9 +159,9 @@ def test_a_head_with_two_hosts_is_refused(
 ) -> None:
     hosts = b"".join(b"Host: %s\r\n" % name for name in names)
 
-    said = response_to(server, b"GET /ws HTTP/1.1\r\n" + hosts + upgrade + b"\r\n")
+    response = response_to(server, b"GET /ws HTTP/1.1\r\n" + hosts + upgrade + b"\r\n")
 
-    head, _, body = said.partition(b"\r\n\r\n")
+    head, _, body = response.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
     assert "Host" in json.loads(body)["error"]["message"]
 

@@ -190,7 +190,7 @@ def test_invalid_requests_are_refused_by_name(
         assert value_in(post_step(client)) == 1
 
 
-def test_paths_and_methods_that_are_not_there_are_refused_by_a_fault() -> None:
+def test_unknown_paths_and_methods_are_refused_with_a_fault() -> None:
     with client_of("counter-v0") as client:
         nowhere, wrong = client.get("/setp"), client.get("/step")
 

@@ -12,7 +12,7 @@ import pytest
 import envweave as ew
 from envweave import create_fastapi_app
 from envweave.errors import CapacityError
-from envweave.server.dialects.mcp_tools import McpTools
+from envweave.server.dialects.mcp import McpTools
 from envweave.server.http.sessions import HTTPSessions
 from envweave.server.service import Service
 

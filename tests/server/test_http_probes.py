@@ -62,16 +62,16 @@ def test_the_schema_describes_actions_and_observations() -> None:
 
 def test_the_metadata_identify_an_envweave_server() -> None:
     with client_of("counter-v0", max_sessions=5) as client:
-        said = client.get("/metadata").json()
+        metadata = client.get("/metadata").json()
 
-    assert (said["name"], said["env_id"], said["envweave"]) == (
+    assert (metadata["name"], metadata["env_id"], metadata["envweave"]) == (
         "CounterEnv",
         "counter-v0",
         ew.__version__,
     )
-    assert said["description"].startswith("Count up to")
-    assert "envweave.v1.msgpack" in said["dialects"]
-    assert said["limits"]["max_sessions"] == 5
+    assert metadata["description"].startswith("Count up to")
+    assert "envweave.v1.msgpack" in metadata["dialects"]
+    assert metadata["limits"]["max_sessions"] == 5
 
 
 def test_metrics_count_sessions_calls_and_bytes_by_kind() -> None:

@@ -82,9 +82,9 @@ def test_the_server_answers_in_the_protocol_version_of_the_client(url: str) -> N
 
 
 def test_a_notification_is_taken_without_a_reply(url: str) -> None:
-    said = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    notification = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
-    assert post(url, said) == (202, None)
+    assert post(url, notification) == (202, None)
 
 
 def test_a_session_opened_here_is_driven_by_one_websocket_at_a_time(url: str) -> None:

@@ -188,17 +188,17 @@ def test_each_member_of_a_union_is_a_separate_tool(mode: str) -> None:
             return names, mixed, await play("walk", by=1), await play("say", text="5")
 
     with served(Actor) as url:
-        names, mixed, walked, said = asyncio.run(act(url))
+        names, mixed, walked, outcome = asyncio.run(act(url))
 
     assert names[:4] == ["reset", "walk", "say", "state"]
     assert mixed[0]
     assert "walk" in mixed[1]["message"]
     assert "text" in mixed[1]["message"]
     assert (walked["observation"], walked["reward"], walked["done"]) == (5, 0.0, False)
-    assert (said["reward"], said["done"], said["info"]) == (1.0, True, {"right": True})
+    assert (outcome["reward"], outcome["done"], outcome["info"]) == (1.0, True, {"right": True})
 
 
-def test_an_action_that_is_no_object_is_the_argument_action() -> None:
+def test_an_action_that_is_not_an_object_is_the_argument_action() -> None:
     async def act(url: str) -> Any:
         async with player(url, "legacy") as play:
             listed = {one.name: one.input_schema for one in (await play.client.list_tools()).tools}
@@ -355,8 +355,8 @@ def old_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     )
     try:
         assert process.stdout is not None
-        said = process.stdout.readline()
-        yield re.search(r"http://\S+:\d+", said)[0]
+        line = process.stdout.readline()
+        yield re.search(r"http://\S+:\d+", line)[0]
     finally:
         process.terminate()
         process.communicate(timeout=20)

@@ -171,7 +171,7 @@ def test_with_several_agents_rewards_are_separate_and_requests_name_the_agent() 
     assert [one["agent_id"] for one in message["requests"]] == ["o"]
 
 
-def test_older_clients_ask_for_tools_by_a_step_that_is_none() -> None:
+def test_older_clients_use_tools_through_special_steps() -> None:
     with served(CounterEnv) as url, connected(url) as socket:
         ask(socket, RESET)
         listed = ask(socket, {"type": "step", "data": {"type": "list_tools"}})

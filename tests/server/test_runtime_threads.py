@@ -99,14 +99,14 @@ def test_environments_behind_a_hanging_call_move_to_another_thread() -> None:
         runners = await open_sessions(runtime, 6)
         began = [await reset(runner) for runner in runners]
         hangs, thread = runners[0], began[0].observation["runs_in"]
-        mates = [
+        peers = [
             runner
             for runner, result in zip(runners, began, strict=True)
             if result.observation["runs_in"] == thread and runner is not hangs
         ]
         hung = asyncio.ensure_future(step(hangs, "hang"))
         await until(env_class.hung.is_set)
-        stepped = await asyncio.gather(*[step(mate) for mate in mates])
+        stepped = await asyncio.gather(*[step(peer) for peer in peers])
         env_class.held.set()
         await hung
         await runtime.close()

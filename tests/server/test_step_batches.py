@@ -11,10 +11,7 @@ import pytest
 from environments.served import Tally, TallyAction, TallyObservation
 from server_runtimes import code, run
 
-from envweave.registry import EnvSpec
-from envweave.server.options import ServerOptions
-from envweave.server.runtime.local import LocalRuntime
-from envweave.server.service import Service
+import envweave as ew
 from envweave.wire.encoding import MSGPACK
 from envweave.wire.messages import Call, Reply, Stepped, Steps, read_replies
 from envweave.wire.results import decode_result
@@ -22,12 +19,9 @@ from envweave.wire.results import decode_result
 STEP = {"action": {"do": "step"}}
 
 
-def with_service(
-    scene: Callable[[Service], Awaitable[None]], env: Any = Tally, **options: Any
-) -> None:
+def with_service(scene: Callable[[Any], Awaitable[None]], env: Any = Tally, **options: Any) -> None:
     async def within() -> None:
-        chosen = ServerOptions(**options)
-        service = Service(lambda: LocalRuntime(EnvSpec("tally", env), {}, chosen), chosen)
+        service = ew.create_fastapi_app(env, **options).state.envweave.service
         await service.start()
         try:
             await scene(service)
@@ -37,7 +31,7 @@ def with_service(
     run(within())
 
 
-async def open_sessions(service: Service, count: int, **session_options: Any) -> list[str]:
+async def open_sessions(service: Any, count: int, **session_options: Any) -> list[str]:
     names = [f"session-{i}" for i in range(count)]
     for number, method in enumerate(("open", "reset"), 1):
         params = session_options if method == "open" else {}
@@ -61,7 +55,7 @@ def seen(replies: list[Reply]) -> list[Any]:
 
 
 def test_a_repeated_frame_takes_no_step_twice() -> None:
-    async def scene(service: Service) -> None:
+    async def scene(service: Any) -> None:
         names = await open_sessions(service, 8)
         first = await service.call_many(steps(names, 3), object())
 
@@ -74,7 +68,7 @@ def test_a_repeated_frame_takes_no_step_twice() -> None:
 
 
 def test_a_frame_that_is_repeated_in_part_steps_the_others_once() -> None:
-    async def scene(service: Service) -> None:
+    async def scene(service: Any) -> None:
         names = await open_sessions(service, 4)
         await service.call_many(steps(names[:2], 3), object())
 
@@ -87,7 +81,7 @@ def test_a_frame_that_is_repeated_in_part_steps_the_others_once() -> None:
 
 
 def test_one_that_is_refused_does_not_keep_the_others_from_stepping() -> None:
-    async def scene(service: Service) -> None:
+    async def scene(service: Any) -> None:
         names = await open_sessions(service, 3)
         wrong = {"session-1": {"action": {"od": "step"}}, "session-2": {"deed": 1}}
 
@@ -111,7 +105,7 @@ class Leaving(Tally):
 
 @pytest.mark.parametrize("autoreset", [False, True])
 def test_one_that_tries_to_end_the_server_ends_only_its_own_episode(autoreset: bool) -> None:
-    async def scene(service: Service) -> None:
+    async def scene(service: Any) -> None:
         names = await open_sessions(service, 3, autoreset=autoreset)
 
         replies = await service.call_many(
@@ -136,7 +130,7 @@ def test_steps_of_a_frame_are_taken_in_the_threads_of_their_environments() -> No
             threads.setdefault(id(self), set()).add(threading.get_ident())
             return super().step(action)
 
-    async def scene(service: Service) -> None:
+    async def scene(service: Any) -> None:
         names = await open_sessions(service, 16)
         for number in range(3, 13):
             await service.call_many(steps(names, number), object())
@@ -155,7 +149,7 @@ class Hanging(Tally):
 
 
 def test_a_deadline_holds_for_each_step_of_a_frame() -> None:
-    async def scene(service: Service) -> None:
+    async def scene(service: Any) -> None:
         names = await open_sessions(service, 4, timeout_s=0.3)
 
         replies = await service.call_many(
@@ -177,7 +171,7 @@ def frame_of(names: list[str], number: int, *actions: dict[str, Any]) -> Steps:
     return Steps(sessions=names, numbers=[number] * len(names), actions=given)
 
 
-async def stepped(service: Service, frame: Steps, connection: object) -> Stepped:
+async def stepped(service: Any, frame: Steps, connection: object) -> Stepped:
     replied: asyncio.Future[Stepped] = asyncio.get_running_loop().create_future()
     assert service.step_many(frame, connection, replied.set_result)
     return await replied
@@ -194,7 +188,7 @@ def replies_of(sent: Any) -> dict[str, Any]:
 
 
 def test_a_frame_of_steps_has_the_same_results_as_single_replies() -> None:
-    async def scene(service: Service) -> None:
+    async def scene(service: Any) -> None:
         names = await open_sessions(service, 3)
 
         sent = await stepped(service, frame_of(names, 3), object())
@@ -210,8 +204,50 @@ def test_a_frame_of_steps_has_the_same_results_as_single_replies() -> None:
     with_service(scene)
 
 
+def test_steps_in_several_threads_are_answered_in_columns_in_the_order_of_the_frame() -> None:
+    async def scene(service: Any) -> None:
+        names = await open_sessions(service, 4)
+        actions = [{"do": "hang"}, *[{"do": "step"}] * 3]
+        first = asyncio.ensure_future(stepped(service, frame_of(names, 3, *actions), object()))
+        await asyncio.sleep(0)
+        while service.table.get(names[3]).is_busy:
+            await asyncio.sleep(0.01)
+        Tally.hung.set()
+
+        sent = await first
+
+        assert (sent.sessions, sent.numbers, sent.rest) == (names, [3] * 4, [])
+        assert sent.observations["at"] == [1] * 4
+
+    Tally.hung.clear()
+    try:
+        with_service(scene)
+    finally:
+        Tally.hung.set()
+
+
+def test_actions_in_columns_have_the_same_results_as_actions_in_rows() -> None:
+    async def scene(service: Any) -> None:
+        names = await open_sessions(service, 3)
+        columns = {"do": ["step", "end", "step"]}
+
+        rows = await stepped(service, frame_of(names[:1], 3), object())
+        sent = await stepped(
+            service, Steps(sessions=names, numbers=[4, 3, 3], actions=columns), object()
+        )
+        wrong = await stepped(
+            service, Steps(sessions=names[:1], numbers=[5], actions={"od": ["step"]}), object()
+        )
+
+        assert replies_of(rows) == {names[0]: (3, 1, 1)}
+        assert replies_of(sent) == {names[0]: (4, 2, 2), names[1]: (3, 1, 1), names[2]: (3, 1, 1)}
+        assert replies_of(wrong) == {names[0]: "action_refused"}
+
+    with_service(scene)
+
+
 def test_in_a_frame_of_steps_an_unusual_outcome_is_a_separate_reply() -> None:
-    async def scene(service: Service) -> None:
+    async def scene(service: Any) -> None:
         names = await open_sessions(service, 3)
         actions = [{"do": "step"}, {"do": "end"}, {"od": "step"}, {"do": "step"}]
 
@@ -232,7 +268,7 @@ def test_in_a_frame_of_steps_an_unusual_outcome_is_a_separate_reply() -> None:
 
 
 def test_a_repeat_that_comes_while_the_frame_is_under_way_gets_its_replies() -> None:
-    async def scene(service: Service) -> None:
+    async def scene(service: Any) -> None:
         names = await open_sessions(service, 2)
         actions = [{"do": "hang"}, {"do": "step"}]
         first = asyncio.ensure_future(stepped(service, frame_of(names, 3, *actions), object()))
@@ -255,7 +291,7 @@ def test_a_repeat_that_comes_while_the_frame_is_under_way_gets_its_replies() -> 
 
 
 def test_a_step_that_hangs_does_not_block_others_of_the_same_frame() -> None:
-    async def scene(service: Service) -> None:
+    async def scene(service: Any) -> None:
         names = await open_sessions(service, 5)
         calls = steps(names, 3, **{"session-2": {"action": {"do": "hang"}}})
         replied: asyncio.Queue[Reply] = asyncio.Queue()
@@ -279,7 +315,7 @@ def test_a_step_that_hangs_does_not_block_others_of_the_same_frame() -> None:
 
 
 def test_in_a_frame_of_steps_one_that_takes_long_is_waited_for() -> None:
-    async def scene(service: Service) -> None:
+    async def scene(service: Any) -> None:
         names = await open_sessions(service, 4)
         actions = [{"do": "step"}, {"do": "hang"}, {"do": "end"}, {"do": "step"}]
         first = asyncio.ensure_future(stepped(service, frame_of(names, 3, *actions), object()))
@@ -298,7 +334,7 @@ def test_in_a_frame_of_steps_one_that_takes_long_is_waited_for() -> None:
 
 
 def test_calls_other_than_steps_take_the_slow_path() -> None:
-    async def scene(service: Service) -> None:
+    async def scene(service: Any) -> None:
         names = await open_sessions(service, 3)
         calls = [
             Call(id=3, session=names[0], method="state"),

@@ -31,3 +31,11 @@ def wait_until(is_true: Callable[[], bool], timeout_s: float = 30.0) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+def nodes_of_workers() -> list[str]:
+    """Return the node of each worker actor that is alive."""
+    import ray
+
+    actors = [ray.get_actor(name, namespace="envweave") for name in live_workers()]
+    return [stats.node_id for stats in ray.get([actor.stats.remote() for actor in actors])]

@@ -1,16 +1,20 @@
-"""Observations as columns equal the observations one by one."""
+"""Actions and observations as columns equal those one by one."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import envweave as ew
+from envweave.codec import spec_from_hint
+from envweave.codec.records import DataclassSpec
 from envweave.errors import WireError
-from envweave.wire.columns import columns_of, count_of, rows_of
+from envweave.wire.columns import ActionBatch, columns_of, count_of, rows_of
 from envweave.wire.encoding import JSON, MSGPACK, Encoding
 
 
@@ -148,3 +152,46 @@ def test_an_observation_with_additional_data_stays_whole(
 def test_invalid_columns_are_refused(shown: Any) -> None:
     with pytest.raises(WireError, match="columns"):
         count_of(shown)
+
+
+@dataclass
+class Turn(ew.Action):
+    by: int
+    speed: float = 1.0
+    mode: Literal["left", "right"] = "left"
+    note: str = ""
+
+
+TURN = spec_from_hint(Turn)
+values = st.sampled_from([0, 1, -7, 2**70, True, 0.5, float("nan"), "left", "up", None, {}, [1]])
+turns = st.dictionaries(st.sampled_from(["by", "speed", "mode", "note", "metadata"]), values)
+
+
+@given(rows=st.lists(turns, min_size=1, max_size=4), is_like_the_first=st.booleans())
+def test_actions_from_columns_equal_actions_read_one_by_one(
+    rows: list[dict[str, Any]], is_like_the_first: bool
+) -> None:
+    assert isinstance(TURN, DataclassSpec)
+    if is_like_the_first:
+        rows = [{name: row.get(name, rows[0][name]) for name in rows[0]} for row in rows]
+
+    columns = TURN.columns_of(rows)
+
+    if columns is not None:
+        np.testing.assert_equal(TURN.read_columns(columns), [TURN.read(row) for row in rows])
+        assert list(ActionBatch(columns)) == rows or "nan" in repr(rows)
+
+
+def test_actions_that_fit_unchanged_have_columns() -> None:
+    assert isinstance(TURN, DataclassSpec)
+    rows = [{"by": i, "mode": "right"} for i in range(3)]
+
+    columns = TURN.columns_of(rows)
+
+    assert columns == {"by": [0, 1, 2], "mode": ["right"] * 3}
+    assert TURN.columns_of([TURN.read(row) for row in rows]) == {
+        "by": [0, 1, 2],
+        "speed": [1.0] * 3,
+        "mode": ["right"] * 3,
+        "note": [""] * 3,
+    }

@@ -124,7 +124,7 @@ def test_instances_are_copied_and_pickled(again: Any):
 @pytest.mark.parametrize(
     ("role", "base"), [("action", Action), ("observation", Observation), ("state", State)]
 )
-def test_what_is_envweaves_own_stays_so(role: str, base: type):
+def test_envweaves_own_classes_are_kept(role: str, base: type):
     assert class_for(base, role) is base
 
 

@@ -260,6 +260,8 @@ class BlockingConnection:
             self._drop()  # part of a message may have been sent, or read
             raise
         if isinstance(answer, Stepped):
+            if self._socket is not None:
+                self._socket.may_spin = answer.alone
             self._backoff.reset()
             return answer
         self._inbox.extend(answer)

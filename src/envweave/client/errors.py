@@ -1,4 +1,4 @@
-"""The errors for servers that cannot be reached, refuse a caller, or are not envweave servers."""
+"""Errors for servers that cannot be reached, refuse the caller, or are not envweave servers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def silent(address: Address, method: str, timeout_s: float) -> DeadlineError:
     """Return the error for a server that accepted a connection, but does not reply."""
     return DeadlineError(
         f"The server at {address.url} did not answer {method}() within {timeout_s:g} s. It may "
-        "hang, or still be making its first environment. Check its log, then try again."
+        "be hung, or still be making its first environment. Check its log, then try again."
     )
 
 
@@ -45,10 +45,10 @@ def closed(address: Address, code: int, reason: str) -> EnvWeaveError:
     """Return the error for a WebSocket that the server closed."""
     suffix = f" ({_shortened(reason)})" if reason else ""
     if code == TOO_BIG:
-        # Which message it was, and whether it was acted on, is unknown; it is not sent again.
+        # Not retried: which message it was, and whether the server handled it, is unknown.
         return WireError(
-            f"The connection to {address.url} broke: a message is larger than the server, or a "
-            f"proxy on the way, accepts{suffix}"
+            f"The connection to {address.url} broke: a message is larger than the server, or "
+            f"a proxy in front of it, accepts{suffix}"
         )
     return broken(address, f"the server closed it with code {code}{suffix}")
 
@@ -59,25 +59,25 @@ def refused(address: Address, refusal: Refusal) -> EnvWeaveError:
     suffix = f": {message}" if message else "."
     if refusal.status == 401:
         return AccessError(
-            f"The server at {address.url} refuses this caller{suffix} Pass token=…, or set "
+            f"The server at {address.url} refused access{suffix} Pass token=…, or set "
             "$ENVWEAVE_TOKEN."
         )
     if refusal.status == 403 and message:
-        return AccessError(f"The server at {address.url} refuses this caller: {message}")
+        return AccessError(f"The server at {address.url} refused access: {message}")
     if refusal.status in _AWAY:
         return ConnectionLostError(
-            f"The server at {address.url} cannot be reached: HTTP {refusal.status}{suffix}"
+            f"The server at {address.url} is not available: HTTP {refusal.status}{suffix}"
         )
     return foreign(address, f"It answered HTTP {refusal.status}{suffix}")
 
 
 def foreign(address: Address, how: str) -> ServerError:
-    """Return the error for a server that does not speak envweave's dialect."""
+    """Return the error for a server that does not speak envweave's protocol."""
     scheme, _, rest = address.url.partition("://")
     ours = f"openenv://{rest}" if scheme == "http" else "openenv://…"
     return ServerError(
-        f"The server at {address.url} does not speak envweave's dialect. {how} If it is an "
-        f"OpenEnv server, use {ours!r}; otherwise check the URL."
+        f"The server at {address.url} is not an envweave server. {how} If it is an OpenEnv "
+        f"server, use {ours!r}; otherwise check the URL."
     )
 
 

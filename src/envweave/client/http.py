@@ -192,8 +192,8 @@ class HttpCalls:
                 self.close()
                 if was_sent and isinstance(error, TimeoutError):
                     raise DeadlineError(
-                        f"{method} {path} had no answer from {self._address.url} within "
-                        f"{timeout_s:g} s. It may still be under way there."
+                        f"{self._address.url} did not answer {method} {path} within "
+                        f"{timeout_s:g} s. The call may still be running there."
                     ) from None
                 if self._why_gone is not None and (why := self._why_gone()) is not None:
                     raise ServerGoneError(why) from None

@@ -7,7 +7,6 @@ The kernel enforces time limits. A Python socket with a timeout polls before eve
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import struct
 import time
@@ -19,6 +18,7 @@ from envweave.client.address import Address
 from envweave.client.errors import broken, closed, foreign, refused, unreachable
 from envweave.errors import ConnectionLostError, DeadlineError, WireError
 from envweave.lifetime import OwnerProcess
+from envweave.wire.polling import SPIN_S, SpinBackoff, has_cores
 from envweave.wire.websocket import MAX_MESSAGE_BYTES, FrameStream, Handshake, Message
 
 CONNECT_S = 10.0
@@ -32,8 +32,6 @@ _CHUNK = 1 << 16
 _BUFFER = 1 << 18  # most messages are read at once
 _LARGEST_CHUNK = 1 << 22
 _COARSE_S = 1.0  # longer time limits are checked this often: each change is a system call
-_SPIN_S = 0.0001
-_MAX_SKIPPED = 256
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6))
 
 
@@ -88,8 +86,8 @@ class BlockingSocket:
         self._owner = OwnerProcess()
         self.may_spin = False
         self._is_plain = not address.is_secure
-        self._can_spin = self._is_plain and address.is_local and _has_cores()
-        self._skip, self._last_skip = 0, 1
+        self._can_spin = self._is_plain and address.is_local and has_cores()
+        self._backoff = SpinBackoff()
         self._timeout_s: float | None = connect_timeout_s
         ends_s = time.monotonic() + connect_timeout_s
         self._socket = _connect(address, connect_timeout_s)
@@ -181,12 +179,18 @@ class BlockingSocket:
                 return
         except BlockingIOError:
             sent = 0
-        limit = 0.0 if timeout_s is None else max(timeout_s, 1e-6)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(limit))
-        try:
-            self._socket.sendall(memoryview(frame)[sent:])
-        except BlockingIOError:
-            raise TimeoutError("timed out") from None
+        ends_s = None if timeout_s is None else time.monotonic() + timeout_s
+        left = memoryview(frame)[sent:]
+        while left:
+            # The kernel limits each call, and a peer that reads slowly lets many of them return.
+            limit_s = 0.0 if ends_s is None else max(ends_s - time.monotonic(), 1e-6)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(limit_s))
+            try:
+                left = left[self._socket.send(left) :]
+            except BlockingIOError:
+                raise TimeoutError("timed out") from None
+            if left and ends_s is not None and time.monotonic() >= ends_s:
+                raise TimeoutError("timed out")
 
     def _read_close_reason(self) -> None:
         """Read why the server closed the connection in the middle of a message.
@@ -226,8 +230,9 @@ class BlockingSocket:
             left_s = ends_s - time.monotonic()
             if left_s <= 0:
                 raise DeadlineError(f"The server at {self._address.url} did not answer in time.")
-        chunk: bytes | memoryview | None
-        chunk = self._spin() if self.may_spin and self._can_spin else None
+        chunk: bytes | memoryview | None = None
+        if self.may_spin and self._can_spin and self._backoff.is_due():
+            chunk = self._spin()
         if chunk is None:
             chunk = self._wait(left_s)
             if chunk is None:
@@ -259,26 +264,19 @@ class BlockingSocket:
             raise broken(self._address, str(error)) from None
 
     def _spin(self) -> memoryview | None:
-        """Poll for what the server sends; `None` if nothing comes within a moment.
-
-        After a miss it is not tried for the next 4 times, after another one for 16, up to 256,
-        unless most of the tries between them were worth it.
-        """
-        if self._skip:
-            self._skip -= 1
-            return None
+        """Poll for what the server sends; `None` if nothing comes within a moment."""
         clock, receive, buffer = time.perf_counter, self._socket.recv_into, self._buffer
-        until_s = clock() + _SPIN_S
-        while clock() < until_s:
+        ends_s = clock() + SPIN_S
+        while clock() < ends_s:
             try:
                 size = receive(buffer, 0, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 continue
             except OSError as error:
                 raise broken(self._address, str(error)) from None
-            self._last_skip = max(self._last_skip // 2, 1)
+            self._backoff.record(arrived=True)
             return buffer[:size]
-        self._skip = self._last_skip = min(4 * self._last_skip, _MAX_SKIPPED)
+        self._backoff.record(arrived=False)
         return None
 
     def _set_timeout(self, timeout_s: float | None) -> None:
@@ -314,12 +312,6 @@ class BlockingSocket:
     def drop(self) -> None:
         """Close without a close frame; a forked copy does not harm its parent's connection."""
         self._socket.close()
-
-
-def _has_cores() -> bool:
-    """Whether this process can run beside another one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return (cores or 1) > 1
 
 
 def _timeval(seconds: float) -> bytes:

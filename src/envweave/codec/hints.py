@@ -197,7 +197,7 @@ def _refuse_useless(hint: Any, kind: Any, limits: AnnotatedLimits) -> None:
     """Refuse limits that do not apply to a type: they would be ignored."""
     _, others = limits.split(kind)
     if limits.are_ours and not is_number(kind):
-        raise DefinitionError(f"Bounds do not apply to {hint!r}. Put them on what it holds.")
+        raise DefinitionError(f"Bounds do not apply to {hint!r}. Put them on its items or fields.")
     if others:
         raise DefinitionError(f"{limits.describe(others)} in Annotated does not apply to {hint!r}.")
 

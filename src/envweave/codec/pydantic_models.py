@@ -148,7 +148,7 @@ class PydanticSpec(Spec):
             except Exception as error:  # noqa: BLE001 - pydantic's, or of the author's validator
                 reason = error
         raise SpecError(
-            f"{self.cls.__name__} refused {_ATTEMPTS} samples, the last with: "
+            f"{self.cls.__name__} refused {_ATTEMPTS} samples; the last error was: "
             f"{format_error(reason)}. "
             "Put its constraints into the type hints, as a Literal or as limits."
         ) from reason
@@ -245,9 +245,9 @@ def _mismatch(errors: Sequence[Mapping[str, Any]], cls: Any, given: Any) -> Mism
     path, owner, parent = _path(error, cls, given)
     if error["type"] == "missing":
         message = "this field is missing"
-        if misspelt := [key for key in parent if suggest(str(key), [path[-1][1:]])]:
-            message = f"unknown field.{suggest(str(misspelt[0]), [path[-1][1:]])}"
-            path[-1] = f".{misspelt[0]}"
+        if misspelled := [key for key in parent if suggest(str(key), [path[-1][1:]])]:
+            message = f"unknown field.{suggest(str(misspelled[0]), [path[-1][1:]])}"
+            path[-1] = f".{misspelled[0]}"
     elif error["type"] == "extra_forbidden":
         names = [] if owner is None else list(_names(owner))
         message = f"unknown field.{suggest(path[-1][1:], names)}"

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
 
 import msgspec
@@ -34,7 +34,7 @@ class DataclassSpec(Spec):
         init_only: The fields that only its constructor takes (`InitVar`).
         derived: The fields that the class computes itself.
         is_recursive: Whether a `RecursiveSpec` within it refers back to it.
-        stands_in: Whether the class stands in for an author's class in another process. Then
+        stands_in: Whether the class replaces an author's class from another process. Then
             instances of another class are taken too, if it has the same name and fields.
     """
 
@@ -103,6 +103,64 @@ class DataclassSpec(Spec):
         except AttributeError:
             pass  # a field was deleted; `_read_fields` says which
         return self._read_fields(value, self.fields, {})
+
+    def columns_of(self, values: Sequence[Any]) -> dict[str, list[Any]] | None:
+        """Return many values as columns, if each fits unchanged and making it runs no own code.
+
+        Args:
+            values: Dicts with the same fields, or instances.
+
+        Returns:
+            A column for each field that is given; `None` if `read` must see to each value.
+        """
+        if not values or not self._is_plain:
+            return None
+        kinds, first = set(map(type, values)), values[0]
+        try:
+            if kinds == {dict}:
+                if set(map(len, values)) != {len(first)}:
+                    return None
+                columns = {name: [value[name] for value in values] for name in first}
+            elif kinds == {self.cls}:
+                columns = {name: [getattr(one, name) for one in values] for name in self.fields}
+                for name in self.optional & columns.keys():
+                    if self.fields[name].exact is dict and not any(columns[name]):
+                        del columns[name]  # an empty dict is its default
+            else:
+                return None
+        except (AttributeError, KeyError):
+            return None
+        return columns if self._are_exact(columns) else None
+
+    def read_columns(self, columns: Mapping[str, Sequence[Any]]) -> list[Any] | None:
+        """Return the instances with these columns of fields; `None` if one may not fit."""
+        if not self._are_exact(columns):
+            return None
+        made: list[Any] = _rows_maker(tuple(columns))(self.cls, *columns.values())
+        return made
+
+    def _are_exact(self, columns: Mapping[str, Sequence[Any]]) -> bool:
+        """Whether columns are fields whose values fit unchanged, and none is missing."""
+        if self._tests[1] is None or self.derived or not columns:
+            return False
+        if not (self.fields.keys() >= columns.keys() >= set(self._required)):
+            return False
+        if len(set(map(len, columns.values()))) != 1:
+            return False
+        return all(
+            _column_check(str(self.fields[name].exact_test("value")))(column)
+            for name, column in columns.items()
+        )
+
+    @functools.cached_property
+    def _is_plain(self) -> bool:
+        """Whether making an instance runs no code of an author."""
+        own = ("__post_init__", "__new__", "__setattr__")
+        params = getattr(self.cls, "__dataclass_params__", None)
+        is_generated = params is not None and params.init and "__init__" in vars(self.cls)
+        return is_generated and not any(
+            name in vars(base) for base in self.cls.__mro__[:-1] for name in own
+        )
 
     def _foreign(self, value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -181,9 +239,9 @@ class DataclassSpec(Spec):
             except Exception as error:  # noqa: BLE001 - the author's __post_init__
                 reason = error
         raise SpecError(
-            f"{self.cls.__name__} refused {_ATTEMPTS} samples, the last with: "
+            f"{self.cls.__name__} refused {_ATTEMPTS} samples; the last error was: "
             f"{format_error(reason)}. "
-            "Put what it wants into the type hints, as a Literal or as Bounds."
+            "Put its constraints into the type hints, as a Literal or as Bounds."
         ) from reason
 
     def _default_says_enough(self, name: str, spec: Spec) -> bool:
@@ -297,6 +355,26 @@ def check(given):
     return made
 
 
+@functools.lru_cache(maxsize=1024)
+def _column_check(test: str) -> Callable[[Sequence[Any]], bool]:
+    """Compile a test of all values of a column."""
+    made: Callable[[Sequence[Any]], bool] = eval(  # noqa: S307 - literals of specs
+        f"lambda column: all([{test} for value in column])"
+    )
+    return made
+
+
+@functools.lru_cache(maxsize=256)
+def _rows_maker(names: tuple[str, ...]) -> Callable[..., list[Any]]:
+    """Compile a function that makes instances from columns."""
+    places = [f"value{i}" for i in range(len(names))]
+    given = ", ".join(f"{name}={place}" for name, place in zip(names, places, strict=True))
+    columns = ", ".join(f"column{i}" for i in range(len(names)))
+    source = f"lambda cls, {columns}: [cls({given}) for {', '.join(places)}, in zip({columns})]"
+    made: Callable[..., list[Any]] = eval(source)  # noqa: S307 - names of fields
+    return made
+
+
 def _never(value: Any) -> bool:  # noqa: ARG001 - stands in for a test
     return False
 
@@ -399,9 +477,9 @@ class StructSpec(Spec):
             except Exception as error:  # noqa: BLE001 - the author's __post_init__
                 reason = error
         raise SpecError(
-            f"{self.cls.__name__} refused {_ATTEMPTS} samples, the last with: "
+            f"{self.cls.__name__} refused {_ATTEMPTS} samples; the last error was: "
             f"{format_error(reason)}. "
-            "Put what it wants into the type hints, as a Literal or as Bounds."
+            "Put its constraints into the type hints, as a Literal or as Bounds."
         ) from reason
 
     def json_schema(self) -> dict[str, Any]:

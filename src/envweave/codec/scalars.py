@@ -314,9 +314,9 @@ class StrSpec(Spec):
         if self._examples:
             return self._examples[int(rng.integers(len(self._examples)))]
         raise SpecError(
-            f"No text could be drawn for the pattern {pattern.text!r}, of a length of "
-            f"{self.length}. Name some that fit: Annotated[str, msgspec.Meta(pattern=…, "
-            "examples=[…])]; or give the field a default."
+            f"No text of length {self.length} that matches the pattern {pattern.text!r} could be "
+            "generated. Add examples: Annotated[str, msgspec.Meta(pattern=…, examples=[…])]; or "
+            "give the field a default."
         )
 
     def json_schema(self) -> dict[str, Any]:

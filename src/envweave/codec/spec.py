@@ -138,7 +138,7 @@ class AnySpec(Spec):
         return value
 
     def exact_test(self, value: str) -> str:  # noqa: ARG002 - the spec's signature
-        """Return what is true of everything."""
+        """Return a test that every value passes."""
         return "True"
 
     def sample(self, rng: np.random.Generator) -> Any:  # noqa: ARG002 - the spec's signature

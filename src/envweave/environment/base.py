@@ -68,7 +68,7 @@ class Environment(ABC):
     observation_spec: Any = None
     openenv_fields: Sequence[str] | None = None
 
-    _outbox: list[LogEvent | ToolCallRequest | EpisodeEnd] | None = None
+    _emitted_events: list[LogEvent | ToolCallRequest | EpisodeEnd] | None = None
 
     @abstractmethod
     def reset(self, *args: Any, **kwargs: Any) -> Any:
@@ -98,7 +98,7 @@ class Environment(ABC):
 
     @property
     def state(self) -> Any:
-        """What the environment is, beyond what it shows: a `State`, or a subclass of it.
+        """The state behind the observations: a `State`, or an instance of a subclass.
 
         The session fills in `episode_id` if it is `None`, and `step_count` if the author has no
         `state`.
@@ -116,14 +116,14 @@ class Environment(ABC):
         `EpisodeEnd("timeout", blame="agent")` for an agent's endless loop. The reward is the one
         that this step returns.
         """
-        if self._outbox is not None:
-            self._outbox.append(event)
+        if self._emitted_events is not None:
+            self._emitted_events.append(event)
         else:
             logger.info("%s emitted %r outside a session", type(self).__name__, event)
 
-    def connect(self, outbox: list[LogEvent | ToolCallRequest | EpisodeEnd]) -> None:
-        """Append events to `outbox` from now on. Called by the session."""
-        self._outbox = outbox
+    def connect(self, events: list[LogEvent | ToolCallRequest | EpisodeEnd]) -> None:
+        """Append events to `events` from now on. Called by the session."""
+        self._emitted_events = events
 
     def unwrap(self) -> Environment:
         """Return the environment to put under a session: this one.

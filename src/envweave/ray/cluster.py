@@ -67,7 +67,7 @@ class Node(NamedTuple):
         return all(self.resources.get(name, 0) >= count for name, count in resources.items())
 
 
-class Watched(Protocol):
+class ClusterWorker(Protocol):
     """A worker on the cluster."""
 
     def lose_cluster(self, loss: str) -> None:
@@ -88,7 +88,7 @@ class RayCluster:
         self._is_ours = is_ours
         self._leases = 0
         self._loss: str | None = None  # how the head was lost
-        self._watched: weakref.WeakSet[Watched] = weakref.WeakSet()
+        self._watched: weakref.WeakSet[ClusterWorker] = weakref.WeakSet()
         self._over = threading.Event()
         head = ray.get_runtime_context().gcs_address
         threading.Thread(
@@ -121,7 +121,7 @@ class RayCluster:
         """Whether the head is gone, so that no call to it would return."""
         return self._loss is not None
 
-    def watch(self, worker: Watched) -> None:
+    def watch(self, worker: ClusterWorker) -> None:
         """Have a worker informed if the head is lost."""
         self._watched.add(worker)
 

@@ -20,13 +20,11 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from envweave.server.dialects.mcp import McpEndpoint
-from envweave.server.dialects.openenv import OpenEnv
-from envweave.server.dialects.openenv_mcp import Mcp
+from envweave.server.dialects.openenv import Mcp, OpenEnv
 from envweave.server.dialects.websocket import encoding_of, serve_websocket
 from envweave.server.http.bodies import on_failure, on_http_exception, on_invalid
-from envweave.server.http.health import probe_routes
 from envweave.server.http.openapi import VERSION, openapi
-from envweave.server.http.routes import answer_errors, http_routes
+from envweave.server.http.routes import answer_errors, http_routes, probe_routes
 from envweave.server.logs import SessionLog
 from envweave.server.loop_owner import LoopOwner, RunningLoop
 from envweave.server.metrics import Meter, Metrics

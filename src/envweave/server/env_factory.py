@@ -13,9 +13,9 @@ from typing import Any, Protocol, cast, final
 from envweave.errors import CapacityError, DefinitionError, EnvWeaveError, format_error
 from envweave.registry import EnvSpec, MakeOptions, ReadyMade
 from envweave.registry.plugins import load_path
-from envweave.server.runtime.thread_pool import (
+from envweave.server.runtime.thread_pool import PinnedThreadPool
+from envweave.server.runtime.worker_thread import (
     CallTimeoutError,
-    PinnedThreadPool,
     PoolClosedError,
     ThreadAffinity,
 )

@@ -12,13 +12,16 @@ goes on without it:
   environments that it ran so far, as a thread of the pool.
 
 Whoever has picked the token up runs the loop; `list.pop` decides. So a call that hangs costs its
-thread, and delays others by two ticks at most.
+thread, and delays others by two ticks at most. Calls that wait for the loop's thread share it with
+everything else on the loop: after `TURN_S` of them there is another turn.
+
+The loop also moves when it is told to (`leave_thread`): away from environments that are slow, and
+to the thread of environments that have become quick.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import selectors
 import sys
 import threading
@@ -27,26 +30,37 @@ from asyncio import _set_running_loop  # public, for loops like this one
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, final
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, final
+
+from envweave.wire.polling import SPIN_S, SpinBackoff, has_cores
 
 TICK_S = 0.010
 """How often the watcher looks. A call is left behind after one to two ticks."""
 
-SPIN_S = 0.0001
-"""How long the loop polls for the next message before it sleeps."""
+TURN_S = 0.001
+"""How long waiting calls run before the loop looks for other work again."""
 
 SWITCH_S = 0.0005
 """Python's switch interval while a call that was left behind runs: it may be computing."""
 
 _IDLE_TICKS = 20  # after so many without a call the watcher sleeps until there is one
-_MAX_SKIPPED = 256
+
+Work: TypeAlias = Callable[[], Any]
+"""What a thread does: it returns what the thread does next, or `None` if it ends."""
+
+
+def run_thread(work: Work | None) -> None:
+    """Do one work after the other. None of them is on the stack of the next."""
+    while work is not None:
+        work = work()
 
 
 class InlineCall(Protocol):
     """A call of an author's code that the loop runs in its own thread.
 
     Attributes:
-        since: When the code began to run (`time.monotonic`).
+        since: When the code began to run (`time.monotonic`); set by the loop.
     """
 
     since: float
@@ -55,16 +69,29 @@ class InlineCall(Protocol):
         """Run the code and store its outcome. Raises nothing."""
 
     def finish(self) -> None:
-        """Deliver the outcome, on the loop. Raises nothing."""
+        """Deliver the outcome, on the loop, or let the rest run later. Raises nothing."""
 
     def leave_behind(self, thread: threading.Thread) -> None:
         """Called on the loop, which has left this thread because `run` takes long."""
 
-    def serve_behind(self) -> None:
+    def serve_behind(self) -> Work | None:
         """Called after `run` instead of `finish`, in the thread that the loop has left.
 
-        That thread is free to serve other calls then.
+        That thread is free to serve other calls then. Returns what it does next.
         """
+        ...
+
+
+class Departure(NamedTuple):
+    """How the loop leaves a thread.
+
+    Attributes:
+        then: What the thread does next.
+        lead: Runs the loop, which it is given as work, in another thread.
+    """
+
+    then: Work | None
+    lead: Callable[[Work], Any]
 
 
 @final
@@ -72,8 +99,7 @@ class SpinningSelector(selectors.DefaultSelector):
     """A selector that polls for a moment before it sleeps, as long as that pays.
 
     It polls while one peer alone sends one message after the other. With several, the cores have
-    other work. After a miss it sleeps at once for the next 4 times, after another one for 16, up
-    to 256, unless most of the tries between them were worth it.
+    other work.
 
     Attributes:
         may_spin: Whether one peer alone was active last.
@@ -82,28 +108,24 @@ class SpinningSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.may_spin = False
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        self._has_cores = (cores or 1) > 1
-        self._skip, self._last_skip = 0, 1
+        self._has_cores = has_cores()
+        self._backoff = SpinBackoff()
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Wait for events."""
-        if self.may_spin and self._has_cores and (timeout is None or timeout > SPIN_S):
-            if self._skip:
-                self._skip -= 1
-            elif ready := self._spin():
-                return ready
+        may_spin = self.may_spin and self._has_cores and (timeout is None or timeout > SPIN_S)
+        if may_spin and self._backoff.is_due() and (ready := self._spin()):
+            return ready
         return super().select(timeout)
 
     def _spin(self) -> list[tuple[selectors.SelectorKey, int]]:
         clock, poll = time.perf_counter, super().select
-        until_s = clock() + SPIN_S
-        while clock() < until_s:
-            if ready := poll(0):
-                self._last_skip = max(self._last_skip // 2, 1)
-                return ready
-        self._skip = self._last_skip = min(4 * self._last_skip, _MAX_SKIPPED)
-        return []
+        ends_s = clock() + SPIN_S
+        ready: list[tuple[selectors.SelectorKey, int]] = []
+        while not ready and clock() < ends_s:
+            ready = poll(0)
+        self._backoff.record(arrived=bool(ready))
+        return ready
 
 
 @final
@@ -147,7 +169,8 @@ class ServerEventLoop(asyncio.SelectorEventLoop):
 
     Attributes:
         moves: How many calls it has left behind.
-        delayed_s: How long such calls have held it up, in total.
+        delayed_s: How long calls that are not quick have held it up, in total.
+        thread: The thread that it runs in now.
         selector: Its selector.
         calls: The calls to run in the thread of the loop after this turn. Only callbacks of the
             loop may add to them.
@@ -172,12 +195,13 @@ class ServerEventLoop(asyncio.SelectorEventLoop):
         # The call that runs now. A list of its own for each thread that runs the loop: one that
         # comes back late must not find the token of another.
         self._token: list[InlineCall] = []
-        self._leave: Callable[[], None] | None = None  # what this thread does without the loop
+        self._leave: Callable[[], Departure | None] | None = None
+        self._left: tuple[InlineCall, threading.Thread] | None = None  # behind, just now
         self._last_peer = 0
         self._is_watched = True
         self._wake_watcher = threading.Event()
         self._is_over = threading.Event()
-        self._thread = self._watcher = threading.current_thread()
+        self.thread = self._watcher = threading.current_thread()
         self._failure: BaseException | None = None
 
     def note_peer(self, peer: object) -> bool:
@@ -193,9 +217,13 @@ class ServerEventLoop(asyncio.SelectorEventLoop):
         self.calls.extend(call for call in calls if not is_wanted(call))
         return [call for call in calls if is_wanted(call)]
 
-    def leave_thread(self, serve: Callable[[], None]) -> None:
-        """Move to a new thread after this call; the old one runs `serve`."""
-        self._leave = serve
+    def leave_thread(self, leave: Callable[[], Departure | None]) -> None:
+        """Move to another thread before the next call or turn.
+
+        Args:
+            leave: Called then, in the thread that is left; returns `None` to stay.
+        """
+        self._leave = leave
 
     @property
     def is_crowded(self) -> bool:
@@ -208,48 +236,64 @@ class ServerEventLoop(asyncio.SelectorEventLoop):
         self._check_running()
         self._is_over = over = threading.Event()
         self._failure = None
-        _start(self._lead, "loop")
+        start_loop(self._lead)
         self._watcher = _start(partial(self._watch, over), "watcher")
         over.wait()
-        for thread in (self._thread, self._watcher):
+        for thread in (self.thread, self._watcher):
             thread.join()
         if self._failure is not None:
             raise self._failure
 
-    def _lead(self) -> None:
-        """Run the loop in this thread until it ends, or has moved to another one."""
-        self._thread = threading.current_thread()
+    def _lead(self) -> Work | None:
+        """Run the loop in this thread until it ends or moves; return what the thread does then."""
+        self.thread = threading.current_thread()
         self._thread_id = threading.get_ident()
         token: list[InlineCall] = []
         self._token = token
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(self._asyncgen_firstiter_hook, self._asyncgen_finalizer_hook)
         _set_running_loop(self)
-        serve: Callable[[], None] | None = None
         try:
-            while not self._stopping and serve is None:
+            self._note_left()
+            self.call_soon(_turn)  # calls may wait
+            while not self._stopping:
                 self._run_once()
-                if self.calls:
-                    serve = self._run_calls(token)
+                if self.calls and (serve_behind := self._run_calls(token)) is not None:
+                    return serve_behind
+                if self._leave is not None:
+                    leave, self._leave = self._leave, None
+                    if (departure := leave()) is not None:
+                        departure.lead(self._lead)
+                        return departure.then
         except BaseException as error:  # noqa: BLE001 - raised by `run_forever`
             self._failure = error
         finally:
             _set_running_loop(None)
             sys.set_asyncgen_hooks(*hooks)
-        if serve is not None:
-            serve()
-            return
         self._stopping, self._thread_id = False, None
         self._is_over.set()
         self._wake_watcher.set()
+        return None
 
-    def _run_calls(self, token: list[InlineCall]) -> Callable[[], None] | None:
-        """Run the calls that wait; if the loop has left this thread, return what it does then."""
-        calls = self.calls
-        for _ in range(len(calls)):
-            call = calls.popleft()
+    def _note_left(self) -> None:
+        """Tell a call that it was left behind, before anything else happens."""
+        left, self._left = self._left, None
+        if left is not None:
+            call, thread = left
+            try:
+                call.leave_behind(thread)
+            except Exception as error:  # noqa: BLE001 - as for every callback of a loop
+                self.call_exception_handler({"message": "a call has failed", "exception": error})
+
+    def _run_calls(self, token: list[InlineCall]) -> Work | None:
+        """Run calls that wait; if the loop has left this thread, return what it does then."""
+        ends_s = 0.0
+        for _ in range(len(self.calls)):  # those that are added meanwhile wait for another turn
+            call = self.calls.popleft()
             # The author's code may run an event loop of its own.
             _set_running_loop(None)
+            call.since = now_s = monotonic()
+            ends_s = ends_s or now_s + TURN_S
             token.append(call)
             if not self._is_watched:
                 self._is_watched = True
@@ -265,25 +309,22 @@ class ServerEventLoop(asyncio.SelectorEventLoop):
                 call.finish()
             except Exception as error:  # noqa: BLE001 - as for every callback of a loop
                 self.call_exception_handler({"message": "a call has failed", "exception": error})
-            if self._leave is not None:
-                serve, self._leave = self._leave, None
-                _start(self._lead, "loop")
-                return serve
-            calls = self.calls
-            if not calls:
+            if not self.calls:
                 return None
+            if self._leave is not None or monotonic() > ends_s:
+                break
         self.call_soon(_turn)  # else the next turn might wait for a message
         return None
 
     # The watcher
 
-    def _watch(self, over: threading.Event) -> None:
-        seen: InlineCall | None = None
+    def _watch(self, over: threading.Event) -> Work | None:
+        seen: tuple[InlineCall, float] | None = None  # a call may run in several parts
         quiet = 0
         while not over.is_set():
             over.wait(TICK_S)
             token = self._token
-            last, seen = seen, next(iter(token), None)
+            last, seen = seen, next(((call, call.since) for call in token), None)
             quiet = quiet + 1 if seen is None else 0
             if quiet > _IDLE_TICKS:
                 self._wake_watcher.clear()
@@ -292,7 +333,7 @@ class ServerEventLoop(asyncio.SelectorEventLoop):
                 if not self._token and not over.is_set():
                     self._wake_watcher.wait()
                 self._is_watched, quiet = True, 0
-            if seen is None or seen is not last:
+            if seen is None or seen != last:
                 continue
             _switch_interval.shorten()
             try:
@@ -302,10 +343,10 @@ class ServerEventLoop(asyncio.SelectorEventLoop):
                 continue
             self._watcher = _start(partial(self._watch, over), "watcher")
             self.moves += 1
-            self.delayed_s += time.monotonic() - call.since
-            self.call_soon_threadsafe(call.leave_behind, self._thread)
-            self._lead()
-            return
+            self.delayed_s += monotonic() - call.since
+            self._left = call, self.thread
+            return self._lead
+        return None
 
 
 @final
@@ -382,8 +423,13 @@ class GatheringTransport(asyncio.Transport):
         return self.direct.is_reading()
 
 
-def _start(target: Callable[[], None], name: str) -> threading.Thread:
-    thread = threading.Thread(target=target, name=f"envweave-{name}", daemon=True)
+def start_loop(lead: Work) -> None:
+    """Run the loop in a new thread."""
+    _start(lead, "loop")
+
+
+def _start(work: Work, name: str) -> threading.Thread:
+    thread = threading.Thread(target=run_thread, args=(work,), name=f"envweave-{name}", daemon=True)
     thread.start()
     return thread
 

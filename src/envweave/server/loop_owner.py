@@ -1,4 +1,4 @@
-"""Which event loop an application runs on, with or without lifespan events.
+"""The event loop that an application runs on.
 
 An ASGI server sends lifespan events and runs the application on one loop from start to stop. An
 application that is mounted in another one, or tested without a lifespan, may be called from

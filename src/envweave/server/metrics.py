@@ -115,12 +115,12 @@ class Metrics:
         yield gauge("stuck_threads", "Calls past their deadline that still run.", health.stuck)
         yield counter(
             "loop_moves",
-            "Calls that took long where their frame was read, so that the event loop left them.",
+            "Calls that blocked the event loop for so long that it moved to another thread.",
             health.moves,
         )
         yield counter(
             "loop_delay_seconds",
-            "How long slow calls have delayed other clients.",
+            "Time for which slow calls delayed other clients.",
             health.delayed_s,
         )
         yield gauge("workers", "Worker processes that are alive.", health.workers)

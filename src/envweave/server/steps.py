@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from envweave.errors import ConnectionLostError
 from envweave.server.runtime.runners import Deliver, StepJob, ThreadedRunner
-from envweave.server.runtime.thread_pool import PoolClosedError
 from envweave.server.sessions import ServedSession, SessionTable
 from envweave.types import StepResult
 from envweave.wire.columns import columns_of
@@ -36,71 +34,123 @@ class StepStarter:
         Each reply is delivered as soon as it is ready.
         """
         began_s = time.monotonic()
-
-        def deliver_some(sessions: Sequence[ServedSession], outcomes: Sequence[Any]) -> None:
-            recorded = self._record(sessions, outcomes, began_s)
-            for session, one in zip(sessions, recorded, strict=True):
-                deliver(session.as_reply(session.last_number, one))
-
-        jobs = _Jobs(connection, deliver_some)
-        others: list[Call] = []
         find = self._table.get
+        sessions: list[ServedSession | None] = []
+        numbers: list[int] = []
+        actions: list[Any] = []
         for call in calls:
             params = call.params
             is_plain = call.method == "step" and len(params) == 1 and "action" in params
-            session = find(call.session) if is_plain else None
-            if session is None or not jobs.add(session, call.id, params["action"]):
-                others.append(call)
-        jobs.submit()
-        return others
+            sessions.append(find(call.session) if is_plain else None)
+            numbers.append(call.id)
+            actions.append(params.get("action"))
+
+        def deliver_some(rows: Sequence[int], outcomes: Sequence[Any]) -> None:
+            recorded = self._record(sessions, rows, outcomes, began_s)
+            for row, one in zip(rows, recorded, strict=True):
+                session = sessions[row]
+                assert session is not None  # its step was begun
+                deliver(session.as_reply(numbers[row], one))
+
+        others = self._begin(sessions, numbers, actions, connection, deliver_some)
+        return [calls[row] for row in others] if others else []
 
     def step(self, frame: Steps, connection: object, deliver: Callable[[Stepped], None]) -> None:
         """Take the steps of a frame, and deliver their results when all are done."""
         began_s = time.monotonic()
-        sessions: list[ServedSession] = []
-        outcomes: list[Any] = []
-        rest: list[Reply] = []
-        pending = len(frame.sessions)
+        names = frame.sessions
+        sessions = list(map(self._table.get, names))
+        results: list[Any] = [None] * len(names)  # by row, whichever is done first
+        pending = len(names)
 
-        def deliver_some(some: Sequence[ServedSession], their: Sequence[Any]) -> None:
-            nonlocal pending
-            sessions.extend(some)
-            outcomes.extend(self._record(some, their, began_s))
-            pending -= len(some)
+        def deliver_some(rows: Sequence[int], outcomes: Sequence[Any]) -> None:
+            nonlocal pending, results
+            recorded = self._record(sessions, rows, outcomes, began_s)
+            if len(rows) == len(names):
+                results = recorded
+            else:
+                for row, one in zip(rows, recorded, strict=True):
+                    results[row] = one
+            pending -= len(rows)
             if not pending:
-                deliver(_columns(sessions, outcomes, rest))
+                deliver(_columns(frame, results))
 
-        async def carry_out(others: list[Coroutine[Any, Any, Reply]]) -> None:
+        async def carry_out(rows: list[int]) -> None:
             nonlocal pending
-            rest.extend(await asyncio.gather(*others))
-            pending -= len(others)
+            calls = [self._table.call(frame.call(row), connection) for row in rows]
+            for row, reply in zip(rows, await asyncio.gather(*calls), strict=True):
+                results[row] = reply
+            pending -= len(rows)
             if not pending:
-                deliver(_columns(sessions, outcomes, rest))
+                deliver(_columns(frame, results))
 
-        jobs = _Jobs(connection, deliver_some)
-        others: list[Coroutine[Any, Any, Reply]] = []
-        find, add = self._table.get, jobs.add
-        rows = zip(frame.sessions, frame.numbers, frame.actions, strict=True)
-        for i, (name, number, action) in enumerate(rows):
-            session = find(name)
-            if session is None or not add(session, number, action):
-                others.append(self._table.call(frame.call(i), connection))
-        if others or not pending:
+        others = self._begin(sessions, frame.numbers, frame.rows, connection, deliver_some)
+        if others or not names:
             task = asyncio.ensure_future(carry_out(others))
             self._working.add(task)
             task.add_done_callback(self._working.discard)
-        jobs.submit()
+
+    def _begin(
+        self,
+        sessions: Sequence[ServedSession | None],
+        numbers: Sequence[int],
+        actions: Sequence[Any],
+        connection: object,
+        deliver: Deliver,
+    ) -> list[int]:
+        """Begin the steps that are the next calls of their sessions; return the other rows.
+
+        Quick steps that share a thread share a job.
+        """
+        others: list[int] = []
+        jobs: dict[object, list[int]] = {}
+        runners: list[Any] = []
+        for row, session in enumerate(sessions):
+            runner = None if session is None else session.runner
+            runners.append(runner)
+            if (
+                type(runner) is not ThreadedRunner
+                or runner.driver is None
+                or session is None
+                or not session.begin_step(numbers[row], connection)
+            ):
+                others.append(row)
+                continue
+            thread = runner.affinity.thread
+            key: object = session
+            if thread is not None and (thread.loop is not None or runner.pool.is_quick):
+                key = thread if session.timeout_s is None else (thread, session.timeout_s)
+            rows = jobs.get(key)
+            if rows is None:
+                jobs[key] = [row]
+            else:
+                rows.append(row)
+        for rows in jobs.values():
+            first = sessions[rows[0]]
+            assert first is not None  # its step was begun
+            timeout_s = first.timeout_s
+            if len(rows) == len(sessions):
+                StepJob(rows, runners, actions, deliver, timeout_s).submit()
+                break
+            chosen, given = [runners[row] for row in rows], [actions[row] for row in rows]
+            StepJob(rows, chosen, given, deliver, timeout_s).submit()
+        return others
 
     def _record(
-        self, sessions: Sequence[ServedSession], outcomes: Sequence[Any], began_s: float
-    ) -> Sequence[Any]:
+        self,
+        sessions: Sequence[ServedSession | None],
+        rows: Sequence[int],
+        outcomes: Sequence[Any],
+        began_s: float,
+    ) -> list[Any]:
         """Record outcomes in their sessions; an outcome that is not ordinary becomes a reply."""
         now_s = time.monotonic()
         recorded = list(outcomes)
         codes: dict[str, int] = {}
         ordinary = 0
-        for i, session in enumerate(sessions):
-            one = recorded[i]
+        for i, row in enumerate(rows):
+            session, one = sessions[row], recorded[i]
+            assert session is not None  # its step was begun
             if type(one) is StepResult:
                 ordinary += 1
             else:
@@ -126,66 +176,21 @@ class StepStarter:
         return reply
 
 
-@final
-class _Jobs:
-    """The jobs of a frame: one for quick steps that share a thread, else one for each step.
-
-    Args:
-        connection: The connection that the frame came by.
-        deliver: Receives the outcomes of the steps, with their sessions.
-    """
-
-    def __init__(self, connection: object, deliver: Deliver) -> None:
-        self._connection = connection
-        self._deliver = deliver
-        self._jobs: dict[object, StepJob] = {}
-
-    def add(self, session: ServedSession, number: int, action: Any) -> bool:
-        """Begin a step if it is the next call of its session; return whether it was begun."""
-        runner = session.runner
-        if type(runner) is not ThreadedRunner or runner.driver is None:
-            return False
-        if not session.begin_step(number, self._connection):
-            return False
-        timeout_s, thread = session.timeout_s, runner.affinity.thread
-        key: object = session
-        if timeout_s is None and thread is not None and (thread.loop or runner.pool.is_quick):
-            key = thread
-        job = self._jobs.get(key)
-        if job is None:
-            self._jobs[key] = StepJob(session, runner, action, self._deliver, timeout_s)
-        else:
-            job.add(session, runner, action)
-        return True
-
-    def submit(self) -> None:
-        """Submit the steps."""
-        for job in self._jobs.values():
-            try:
-                job.pool.submit(job)
-            except PoolClosedError:
-                self._deliver(job.owners, [_STOPPING] * len(job.owners))
-
-
-_STOPPING = ConnectionLostError("The server is stopping.")
-
-
-def _columns(
-    sessions: Sequence[ServedSession], outcomes: Sequence[Any], rest: list[Reply]
-) -> Stepped:
+def _columns(frame: Steps, results: list[Any]) -> Stepped:
     """Return the answer to a frame: ordinary steps as columns, and replies to the others."""
-    results = outcomes
-    if list(map(type, outcomes)).count(StepResult) < len(outcomes):
-        indices = [i for i, one in enumerate(outcomes) if type(one) is StepResult]
-        sessions, results = [sessions[i] for i in indices], [outcomes[i] for i in indices]
-        rest = [*rest, *(one for one in outcomes if type(one) is not StepResult)]
+    sessions, numbers, rest = frame.sessions, frame.numbers, []
+    if list(map(type, results)).count(StepResult) < len(results):
+        rows = [row for row, one in enumerate(results) if type(one) is StepResult]
+        rest = [one for one in results if type(one) is not StepResult]
+        sessions, numbers = [sessions[row] for row in rows], [numbers[row] for row in rows]
+        results = [results[row] for row in rows]
     rewards = [result.reward for result in results]
     infos = [result.info for result in results]
     tasks = [result.task_id for result in results]
     observations, is_implied = columns_of([one.observation for one in results], rewards, infos)
     return Stepped(
-        sessions=[session.id for session in sessions],
-        numbers=[session.last_number for session in sessions],
+        sessions=sessions,
+        numbers=numbers,
         observations=observations,
         rewards=rewards,
         episodes=[result.episode_id for result in results],

@@ -286,7 +286,7 @@ def an_episode_can_be_played(subject: Subject) -> None:
 
 
 def step_before_reset_is_refused(subject: Subject) -> None:
-    """A step before the first reset is refused with what to do."""
+    """A step before the first reset is refused, and the message says what to do."""
     with subject.opened() as env:
         action = subject.any_action(env)
 
@@ -296,7 +296,7 @@ def step_before_reset_is_refused(subject: Subject) -> None:
 
 
 def step_after_the_end_is_refused(subject: Subject) -> None:
-    """A step after the end, without autoreset, is refused with what to do."""
+    """A step after the end, without autoreset, is refused, and the message says what to do."""
     with subject.opened() as env:
         played = subject.play(env, until_end=True)
 

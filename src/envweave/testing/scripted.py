@@ -190,9 +190,9 @@ class AsyncScriptedEnvironment(Environment):
         )
         self.closed = 0
 
-    def connect(self, outbox: list[LogEvent | ToolCallRequest | EpisodeEnd]) -> None:
+    def connect(self, events: list[LogEvent | ToolCallRequest | EpisodeEnd]) -> None:
         """Connect the script as well."""
-        self._inner.connect(outbox)
+        self._inner.connect(events)
 
     async def reset(
         self,

@@ -1,4 +1,4 @@
-"""The observations of many steps, as columns if they are of one kind, and as rows again.
+"""The actions and observations of many steps as columns, if they are of one kind, and as rows.
 
 A column per field is much faster to write and read than a dict per row, and one array of all rows
 than an array per row.
@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, final, overload
 
 import numpy as np
 
@@ -18,6 +18,33 @@ from envweave.codec.containers import NOT_SHOWN
 from envweave.errors import WireError
 from envweave.types import Observation
 from envweave.wire.arrays import stack_rows
+
+
+@final
+class ActionBatch(Sequence[dict[str, Any]]):
+    """Actions that have the same fields, as a column for each; a row is a dict of its fields.
+
+    Attributes:
+        columns: The columns by field, of one length.
+    """
+
+    def __init__(self, columns: dict[str, list[Any]]) -> None:
+        self.columns = columns
+
+    @overload
+    def __getitem__(self, row: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, row: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        """Return one action, or some of them."""
+        if isinstance(row, slice):
+            return [self[i] for i in range(*row.indices(len(self)))]
+        return {name: column[row] for name, column in self.columns.items()}
+
+    def __len__(self) -> int:
+        """Return the number of actions."""
+        return len(next(iter(self.columns.values()), ()))
+
 
 Shown: TypeAlias = Any
 """A list of observations, one array of them all, or a dict of such columns by field."""

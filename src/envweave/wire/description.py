@@ -1,4 +1,4 @@
-"""What a server tells of its environment, and the interface that a client makes from it."""
+"""The description of an environment by its server, and the interface that clients make from it."""
 
 from __future__ import annotations
 

@@ -13,9 +13,10 @@ and is answered by
     {"replies": [{…}, {…}]}
     {"sessions": ["…"], "numbers": [4], "observations": {…}, "rewards": [0.5], …, "rest": [{…}]}
 
-The third form is a step of many sessions at once, in a form that is fast to read: `rest` has the
-replies that say more than an observation, a reward and an info. The observations are columns if
-they are of one kind (`columns.py`), otherwise a list.
+The third form is a step of many sessions at once, in a form that is fast to read. Actions that have
+the same fields may be a dict of columns (`{"move": [1, 0]}`). `rest` has the replies that say more
+than an observation, a reward and an info. The observations are columns if they are of one kind
+(`columns.py`), otherwise a list.
 
 A session is named by its client, with an unguessable id, so that `open` may be repeated like every
 other call. The calls on one session are numbered from 1 and made one after the other; a call that
@@ -43,7 +44,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 from envweave.errors import WireError
-from envweave.wire.columns import count_of, rows_of
+from envweave.wire.columns import ActionBatch, count_of, rows_of
 from envweave.wire.encoding import MSGPACK, Data, Encoding, read_extension
 
 T = TypeVar("T")
@@ -145,16 +146,21 @@ class Steps(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         sessions: The ids of the sessions, each once.
         numbers: The number of each call in its session.
-        actions: The action of each.
+        actions: The action of each: a list, or a dict of columns if all have the same fields.
     """
 
     sessions: list[str]
     numbers: list[Number]
-    actions: list[Any]
+    actions: list[Any] | dict[str, list[Any]]
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        """The action of each session."""
+        return self.actions if isinstance(self.actions, list) else ActionBatch(self.actions)
 
     def call(self, i: int) -> Call:
         """Return one of the calls by itself."""
-        params = {"action": self.actions[i]}
+        params = {"action": self.rows[i]}
         return Call(id=self.numbers[i], session=self.sessions[i], method="step", params=params)
 
 
@@ -168,6 +174,7 @@ class Stepped(msgspec.Struct, kw_only=True, omit_defaults=True):
         infos: The infos that are not empty, with their indices.
         tasks: The task ids of the episodes; empty if none has a task.
         rest: The replies to the other steps.
+        alone: As in `Reply`.
     """
 
     sessions: list[str]
@@ -180,6 +187,7 @@ class Stepped(msgspec.Struct, kw_only=True, omit_defaults=True):
     infos: list[tuple[int, dict[Any, Any]]] = []
     tasks: list[str | None] = []
     rest: list[Reply] = []
+    alone: bool = False
 
 
 def bundle_calls(calls: Sequence[Call], *, together: bool) -> Call | Calls | Steps:
@@ -245,8 +253,10 @@ def _checked_calls(read: Calls | Steps) -> Calls | Steps:
     if isinstance(read, Calls):
         named = [call.session for call in read.calls if call.session]
     else:
-        named = read.sessions
-        if not len(named) == len(read.numbers) == len(read.actions):
+        named, actions = read.sessions, read.actions
+        counts = {len(named), len(read.numbers)}
+        counts.update([len(actions)] if isinstance(actions, list) else map(len, actions.values()))
+        if len(counts) > 1 or (not actions and named):
             raise WireError("The frame has steps without a session, a number or an action.")
     if len(named) > MAX_CALLS or (isinstance(read, Calls) and len(read.calls) > MAX_CALLS):
         raise WireError(f"The frame has more than {MAX_CALLS} calls.")

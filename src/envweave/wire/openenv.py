@@ -59,7 +59,7 @@ def as_openenv(sent: Wired, known: Collection[str] | None = None) -> dict[str, A
         payload["rewards"] = sent.reward
     if sent.task_id is not None:
         payload["task_id"] = sent.task_id
-    if sent.asked is not None or result.events or end is not None:
+    if sent.needs is not None or result.events or end is not None:
         payload["requests"] = result.requests
     return payload
 

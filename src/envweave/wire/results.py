@@ -48,7 +48,7 @@ class Wired(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     Attributes:
         is_reset: Whether it is the result of a reset.
-        asked: The agents that may act, unless a result of one agent implies it.
+        needs: The agents that may act, unless a result of one agent implies it.
         agents: The agents that take part now, with several agents.
         position: The position in the stream of episodes, when an episode has begun.
     """
@@ -64,7 +64,7 @@ class Wired(msgspec.Struct, kw_only=True, omit_defaults=True):
     step_index: int = 0
     task_id: str | None = None
     is_reset: bool = False
-    asked: list[Any] | None = None
+    needs: list[Any] | None = msgspec.field(default=None, name="asked")  # its wire name
     events: list[Any] = []
     later: list[Any] = []
     agents: list[str] | None = None
@@ -75,10 +75,10 @@ def encode_result(
     result: StepResult[Any], agents: list[str] | None, position: Position | None
 ) -> Wired:
     """Return a result in envweave's own dialect."""
-    asked = result._needs  # noqa: SLF001 - a result's own fields
+    needs = result._needs  # noqa: SLF001 - a result's own fields
     if (
         result.end is None
-        and asked is None
+        and needs is None
         and agents is None
         and position is None
         and not result._events  # noqa: SLF001
@@ -104,7 +104,7 @@ def encode_result(
         step_index=result.step_index,
         task_id=result.task_id,
         is_reset=isinstance(result, ResetResult),
-        asked=None if asked is None else list(asked),
+        needs=None if needs is None else list(needs),
         events=list(result._events),  # noqa: SLF001
         later=list(result._ready_events),  # noqa: SLF001
         agents=agents,
@@ -157,8 +157,8 @@ def decode_result(plain: Any) -> Wired:
     sent = read_as(plain, Wired, "The reply has no valid result")
     if sent.ready is not None:
         sent.ready = _made(sent.ready, AutoResetReady)
-    if sent.asked is not None:
-        sent.asked = [_made(one, NeedAction) for one in sent.asked]
+    if sent.needs is not None:
+        sent.needs = [_made(one, NeedAction) for one in sent.needs]
     sent.events = [_event(one) for one in sent.events]
     sent.later = [_event(one) for one in sent.later]
     return sent
@@ -180,10 +180,10 @@ def result_of(sent: Wired, rebuild: Rebuild) -> StepResult[Any]:
     result.step_index = sent.step_index
     result.task_id = sent.task_id
     result._needs = None  # noqa: SLF001 - a result's carrier
-    if sent.asked is not None:
-        for need in sent.asked:
+    if sent.needs is not None:
+        for need in sent.needs:
             need.observation = rebuild.one(need.agent_id, need.observation)
-        result._needs = tuple(sent.asked)  # noqa: SLF001
+        result._needs = tuple(sent.needs)  # noqa: SLF001
     result._events = tuple(_seen(one, rebuild) for one in sent.events)  # noqa: SLF001
     result._ready_events = tuple(_seen(one, rebuild) for one in sent.later)  # noqa: SLF001
     return result

@@ -127,7 +127,7 @@ class FrameStream:
 
         Raises:
             WireError: A frame is invalid, or a message is too large or not UTF-8. The stream
-                cannot be used any more, and raises the same again.
+                cannot be used afterwards, and raises the same error again.
         """
         if self._failure is not None:
             raise self._failure

@@ -35,6 +35,7 @@ from envweave.session.episodes import Position
 from envweave.session.events import EventQueue
 from envweave.types import AgentEnd, ResetResult, State, StepResult, ToolCallRequest, ToolResult
 from envweave.vector.arguments import ResetKwargs
+from envweave.wire.columns import ActionBatch
 from envweave.wire.faults import error_of, fault_of
 from envweave.wire.messages import MAX_CALLS, Call, Reply, Stepped, Steps, split_replies
 from envweave.wire.protocol import BatchFrame, Caller, Key
@@ -372,6 +373,7 @@ class RemoteSessions:
         several = served.interface.possible_agents is not None
         # Even if the spec allows any object, a `ToolResult` without a tool call is no action.
         self._read_all = None if several or spec.contains(ToolResult("")) else spec.read_all
+        self._columns_of = spec.columns_of if isinstance(spec, DataclassSpec) else None
         self._tool_rows: set[int] = set()  # rows with an unanswered tool call
         self._end = partial(_end, calls.connection, self._rows)
         try:
@@ -440,7 +442,7 @@ class RemoteSessions:
         return failed, again
 
     def lose(self, row: int, error: Exception) -> None:
-        """Record that a row has no session any more, and close it if it may still be there."""
+        """Record that a row has lost its session, and close that in case it still exists."""
         remote = self._rows[row]
         if remote.loss is not None:
             return
@@ -452,12 +454,12 @@ class RemoteSessions:
         else:
             self.calls.give_up(remote.caller.session)
 
-    def call(self, rows: Sequence[int], method: str, wanted: ResetKwargs) -> list[Reply]:
+    def call(self, rows: Sequence[int], method: str, resets: ResetKwargs) -> list[Reply]:
         """Make a call on each of these rows, and return the replies."""
         self.calls.wait_for_interrupted({self._rows[row].caller.session for row in rows})
         nothing: Mapping[str, Any] = {}
         return self.calls.call(
-            self._rows[row].caller.call(method, drop_none(wanted.get(row, nothing))) for row in rows
+            self._rows[row].caller.call(method, drop_none(resets.get(row, nothing))) for row in rows
         )
 
     def read(self, row: int, reply: Reply) -> StepResult[Any]:
@@ -489,12 +491,12 @@ class RemoteSessions:
         """Let a row's next session continue from an earlier position in its stream."""
         self._rows[row].position = position
 
-    def check_reset(self, wanted: ResetKwargs) -> None:
+    def check_reset(self, resets: ResetKwargs) -> None:
         """Refuse what a reset would refuse, naming the environment; nothing changes."""
-        rows = [row for row, params in wanted.items() if drop_none(params)]
+        rows = [row for row, params in resets.items() if drop_none(params)]
         self.open(self.lost(rows))
         rows = [row for row in rows if self._rows[row].loss is None]
-        replies = self.call(rows, "check_reset", wanted) if rows else []
+        replies = self.call(rows, "check_reset", resets) if rows else []
         for row, reply in zip(rows, replies, strict=True):
             error = None if reply.fault is None else error_of(reply.fault)
             if isinstance(error, LOSSES):
@@ -502,8 +504,12 @@ class RemoteSessions:
             elif error is not None:
                 raise type(error)(f"Environment {row}: {error}") from None
 
-    def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
+    def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> Sequence[Any]:
         """Return the actions to send, or refuse, as the sessions would; nothing changes."""
+        if self._columns_of is not None and not self._tool_rows:
+            columns = self._columns_of(actions)
+            if columns is not None:
+                return ActionBatch(columns)
         if self._read_all is not None and not self._tool_rows:
             try:
                 return self._read_all(actions)
@@ -545,7 +551,8 @@ class RemoteSessions:
         callers = [remote.caller for remote in self._rows]
         sessions = [caller.session for caller in callers]
         numbers = [caller.last + 1 for caller in callers]
-        return self.calls.write(Steps(sessions=sessions, numbers=numbers, actions=list(actions)))
+        given = actions.columns if isinstance(actions, ActionBatch) else list(actions)
+        return self.calls.write(Steps(sessions=sessions, numbers=numbers, actions=given))
 
     def step_batch(self, batch: BatchFrame) -> Stepped | None:
         """Step all rows; return the answer if it covers all of them."""

@@ -1,19 +1,28 @@
-"""A vector on a server: many sessions over one connection, and a frame for all their steps."""
+"""A vector on a server: many sessions over one connection, and a frame for all their steps.
+
+An ordinary step (a number as reward, no end, nothing emitted) never becomes a `StepResult`, nor
+its observation the author's class, unless its row is accessed: its fields go straight into the
+columns of the batch.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from envweave.client.connection import BlockingConnection
 from envweave.client.multi_server import MultiServerConnection
 from envweave.client.server_info import ServerInfo
-from envweave.client.vector.columns import ColumnGatherer, bytes_of, is_ordinary
 from envweave.client.vector.sessions import LOSSES, PendingCalls, RemoteSessions
+from envweave.codec import AnySpec, Spec
+from envweave.codec.containers import DataclassSpec, DictSpec, PydanticSpec
+from envweave.codec.scalars import StrSpec
 from envweave.errors import (
     ActionError,
     BadReturnError,
@@ -25,13 +34,219 @@ from envweave.errors import (
 )
 from envweave.session.episodes import EpisodeTracker, with_autoreset
 from envweave.session.results import refused_row
-from envweave.types import EpisodeEnd, LogEvent, NeedAction, ResetResult, State, StepResult
+from envweave.types import (
+    EpisodeEnd,
+    LogEvent,
+    NeedAction,
+    Observation,
+    ResetResult,
+    State,
+    StepResult,
+)
 from envweave.vector.arguments import ResetKwargs
 from envweave.vector.batch import RowStatus, StepBatch
-from envweave.vector.columns import Columns, Layout
+from envweave.vector.columns import (
+    Arrays,
+    Columns,
+    Fields,
+    Layout,
+    LayoutMismatchError,
+    Listed,
+    Numbers,
+)
+from envweave.vector.process.lazy_rows import is_rebuildable
 from envweave.vector.process.row_state import RowState
 from envweave.wire.messages import Reply, Stepped
 from envweave.wire.protocol import BatchFrame, Key
+
+_ORDINARY = frozenset({"observation", "reward", "info", "episode_id", "step_index", "task_id"})
+_NUMBERS = (float, int)
+_NOTHING: Mapping[str, Any] = {}
+
+
+def is_ordinary(result: Any) -> bool:
+    """Whether a decoded result is of an ordinary step."""
+    if type(result) is not dict or not result.keys() <= _ORDINARY:
+        return False
+    reward = result.get("reward")
+    return type(reward) in _NUMBERS and reward == reward and "observation" in result
+
+
+class RemoteStepColumns(NamedTuple):
+    """The ordinary part of a step.
+
+    Attributes:
+        columns: The observations.
+        rewards: The rewards.
+        infos: The infos that are not empty, by index.
+    """
+
+    columns: Columns
+    rewards: list[float]
+    infos: dict[int, dict[str, Any]]
+
+
+@final
+class ColumnGatherer:
+    """Makes columns of plain observations, if the columns hold everything in them."""
+
+    def __init__(self, layout: Layout, spec: Spec) -> None:
+        self._part = _part(layout, spec) if is_rebuildable(layout) else None
+        self._is_observation = isinstance(layout, Fields) and issubclass(layout.kind, Observation)
+
+    def columns(
+        self, sent: Stepped, places: list[int] | None, others: Mapping[int, Reply]
+    ) -> RemoteStepColumns | None:
+        """Return the columns of an answer to a whole batch; `None` as `gather` does.
+
+        Args:
+            sent: The answer.
+            places: The row of each of its ordinary steps; `None` if they are all rows, in order.
+            others: The replies of the other rows. Only their observations are used.
+        """
+        rewards, infos = sent.rewards, dict(sent.infos)
+        if self._part is None or set(map(type, rewards)) - {float} or math.isnan(sum(rewards)):
+            return None
+        if self._is_observation and not sent.is_implied:
+            return None  # its fields may say more than its step does
+        try:
+            shown = {row: reply.result["observation"] for row, reply in others.items()}
+            columns = self._part.join(sent.observations, places, shown)
+        except (LayoutMismatchError, KeyError, TypeError):
+            return None  # read row by row, to find the one that does not fit
+        if places is not None:
+            rewards = _spread(rewards, places, dict.fromkeys(others, math.nan))
+            infos = {places[i]: info for i, info in infos.items()}
+        return RemoteStepColumns(columns, rewards, infos)
+
+    def gather(
+        self, results: Sequence[Mapping[str, Any]], others: Collection[int] = ()
+    ) -> RemoteStepColumns | None:
+        """Return the columns of results; `None` if they must be read row by row.
+
+        Args:
+            results: The decoded results.
+            others: The indices of those that are not ordinary. They are read separately; only
+                their observations are used here.
+        """
+        if self._part is None:
+            return None
+        plains = [result["observation"] for result in results]
+        rewards = [
+            math.nan if i in others else float(result["reward"]) for i, result in enumerate(results)
+        ]
+        infos = {
+            i: result["info"]
+            for i, result in enumerate(results)
+            if "info" in result and i not in others
+        }
+        try:
+            if self._is_observation and not all(
+                i in others or _is_held(plain, reward, infos.get(i, _NOTHING))
+                for i, (plain, reward) in enumerate(zip(plains, rewards, strict=True))
+            ):
+                return None
+            return RemoteStepColumns(self._part.gather(plains), rewards, infos)
+        except (LayoutMismatchError, KeyError, TypeError):
+            return None  # read row by row, to find the one that does not fit
+
+
+def _is_held(plain: Mapping[str, Any], reward: float, info: Mapping[str, Any]) -> bool:
+    """Whether columns, reward and info hold everything in an author's `Observation`."""
+    return bool(
+        plain["reward"] == reward
+        and plain["done"] is False
+        and plain["truncated"] is False
+        and plain["metadata"] == info
+    )
+
+
+@final
+class _Part:
+    """Makes one column, or one per field, of plain data.
+
+    Both methods raise `LayoutMismatchError`, `KeyError` or `TypeError` if a row does not fit.
+    """
+
+    def __init__(
+        self, layout: Numbers | Arrays | Listed | Fields, fields: dict[str, _Part]
+    ) -> None:
+        self._layout = layout
+        self._fields = fields
+        is_dict = isinstance(layout, Fields) and layout.kind is dict
+        self._count = len(fields) if is_dict else None
+
+    def gather(self, rows: Sequence[Any]) -> Columns:
+        """Return the columns of rows."""
+        if not isinstance(self._layout, Fields):
+            return self._layout.gather(rows)
+        if set(map(type, rows)) != {dict}:
+            raise LayoutMismatchError
+        if self._count is not None and list(map(len, rows)).count(self._count) != len(rows):
+            raise LayoutMismatchError
+        return {name: one.gather([row[name] for row in rows]) for name, one in self._fields.items()}
+
+    def join(self, shown: Any, places: list[int] | None, others: Mapping[int, Any]) -> Columns:
+        """Return the columns of data that may already be columns; the other rows are plain data."""
+        layout = self._layout
+        if isinstance(shown, dict):
+            if shown.keys() != self._fields.keys():
+                raise LayoutMismatchError
+            return {
+                name: part.join(shown[name], places, {i: row[name] for i, row in others.items()})
+                for name, part in self._fields.items()
+            }
+        if isinstance(shown, np.ndarray):
+            if isinstance(layout, Arrays) and not others and _is_of(layout, shown):
+                shown.flags.writeable = False
+                return shown
+            shown = list(shown)
+        return self.gather(_spread(shown, places, others))
+
+
+def _is_of(layout: Arrays, rows: NDArray[Any]) -> bool:
+    return rows.dtype == layout.dtype and rows.shape[1:] == layout.shape
+
+
+def _spread(column: Sequence[Any], places: list[int] | None, others: Mapping[int, Any]) -> Any:
+    """Return a column over all rows: `column` at `places`, and the others."""
+    if places is None:
+        return column
+    full: list[Any] = [None] * (len(places) + len(others))
+    for place, value in (*zip(places, column, strict=True), *others.items()):
+        full[place] = value
+    return full
+
+
+def _part(layout: Layout, spec: Spec) -> _Part | None:
+    """Return what makes columns of plain data; `None` if only the author's class can be read."""
+    if isinstance(layout, Numbers | Arrays) or (
+        isinstance(layout, Listed) and isinstance(spec, StrSpec)
+    ):
+        return _Part(layout, {})
+    if not isinstance(layout, Fields):
+        return None
+    parts = {name: _part(column, _field(spec, name)) for name, column in layout.columns.items()}
+    fields = {name: part for name, part in parts.items() if part is not None}
+    return _Part(layout, fields) if len(fields) == len(parts) else None
+
+
+def _field(spec: Spec, name: str) -> Spec:
+    if isinstance(spec, DataclassSpec | PydanticSpec):
+        return spec.fields[name]
+    if isinstance(spec, DictSpec) and spec.fields is not None:
+        return spec.fields[name]
+    return AnySpec()
+
+
+def bytes_of(layout: Layout) -> int:
+    """Return the size of one observation's arrays."""
+    if isinstance(layout, Fields):
+        return sum(map(bytes_of, layout.columns.values()))
+    if isinstance(layout, Arrays):
+        return math.prod(layout.shape) * layout.dtype.itemsize
+    return 8
+
 
 logger = logging.getLogger("envweave.session")
 
@@ -109,24 +324,24 @@ class RemoteTransport:
 
     # Resets
 
-    def check_reset(self, wanted: ResetKwargs) -> None:
+    def check_reset(self, resets: ResetKwargs) -> None:
         """Refuse what `reset` would refuse, naming the environment; nothing changes."""
-        self._sessions.check_reset(wanted)
+        self._sessions.check_reset(resets)
 
-    def reset(self, wanted: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
+    def reset(self, resets: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
         """Begin an episode in each of these; return the result or the error of each."""
-        outcomes = self._begin(wanted)
+        outcomes = self._begin(resets)
         self._row_state.start({i: r for i, r in outcomes.items() if isinstance(r, ResetResult)})
         return outcomes
 
-    def _begin(self, wanted: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
-        fresh = self._sessions.lost(wanted)
+    def _begin(self, resets: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
+        fresh = self._sessions.lost(resets)
         failed = self._sessions.open(fresh)
         outcomes: dict[int, ResetResult[Any] | Exception] = {
             row: self._lost_reset(error) for row, error in failed.items()
         }
-        rows = [row for row in wanted if row not in failed]
-        replies = self._sessions.call(rows, "reset", wanted)
+        rows = [row for row in resets if row not in failed]
+        replies = self._sessions.call(rows, "reset", resets)
         # Sessions that were open before and were lost with their server begin at its replacement.
         again = [row for row in self._sessions.at_lost_servers(rows) if row not in fresh]
         for row, reply in zip(rows, replies, strict=True):
@@ -136,8 +351,8 @@ class RemoteTransport:
                 "%d environments %s were lost and are replaced: %s",
                 *(len(again), self.interface.name, outcomes[again[0]]),
             )
-            outcomes.update(self._begin({row: wanted[row] for row in again}))
-        return {row: outcomes[row] for row in wanted}
+            outcomes.update(self._begin({row: resets[row] for row in again}))
+        return {row: outcomes[row] for row in resets}
 
     def _began(self, row: int, reply: Reply) -> ResetResult[Any] | Exception:
         try:
@@ -173,8 +388,8 @@ class RemoteTransport:
         if self._trackers is None:
             return self._row_state.refused(row, error, waiting)
         tracker = self._trackers[row]
-        asked = tuple(msgspec.structs.replace(need, reward=None) for need in self._needs[row])
-        return refused_row(error, tracker.last, asked, waiting, tracker, several_agents=True)
+        needs = tuple(msgspec.structs.replace(need, reward=None) for need in self._needs[row])
+        return refused_row(error, tracker.last, needs, waiting, tracker, several_agents=True)
 
     def row_status(self, ids: Sequence[int]) -> list[RowStatus]:
         """Return the status of these environments."""
@@ -182,7 +397,7 @@ class RemoteTransport:
 
     # Steps
 
-    def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
+    def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> Sequence[Any]:
         """Return the actions to send, or refuse; nothing changes."""
         return self._sessions.admit(ids, actions)
 

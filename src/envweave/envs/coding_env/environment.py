@@ -17,8 +17,8 @@ from envweave.envs.coding_env.models import CodeAction, CodeObservation, CodeSta
 from envweave.envs.coding_env.terminal import TerminalExecutor
 from envweave.errors import OptionError, suggest
 from envweave.sandbox.config import Profile, WantedIsolation
+from envweave.sandbox.execution import Limits
 from envweave.sandbox.host.packages import AnyPackages, calling_module, read_packages
-from envweave.sandbox.limits import Limits
 
 
 class CodingEnvironment(ew.Environment):
@@ -155,10 +155,10 @@ class CodingEnvironment(ew.Environment):
         """Close the executor."""
         await self._inner.close()
 
-    def connect(self, outbox: list[Any]) -> None:
-        """Send the events of the code to `outbox`. Called by the session."""
-        super().connect(outbox)
-        self._inner.connect(outbox)
+    def connect(self, events: list[Any]) -> None:
+        """Send the events of the code to `events`. Called by the session."""
+        super().connect(events)
+        self._inner.connect(events)
 
     def hold(self) -> Callable[[], None]:
         """Keep the sandbox that environments of this kind share."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from envweave.codeact import models
 from envweave.codeact.models import KILLED, CodeAction, CodeState
-from envweave.sandbox.results import ExecutionResult, Limit, ToolCall
+from envweave.sandbox.execution import ExecutionResult, Limit, ToolCall
 
 __all__ = ["CodeAction", "CodeObservation", "CodeState"]
 

@@ -15,7 +15,7 @@ from envweave.codeact.executors.sandbox import (
 )
 from envweave.codeact.models import Variable, exit_code_of
 from envweave.errors import OptionError, SessionLostError
-from envweave.sandbox.results import ExecutionResult
+from envweave.sandbox.execution import ExecutionResult
 
 MIN_OPEN_FILES = 32
 _SHELL_MODULE = "envweave.codeact.injected.shell"

@@ -230,14 +230,16 @@ class _WebSocketConnection:
         self._waiting_bytes += size
         if isinstance(frame, Calls):
             self._spawn(self._call_many(frame.calls, size))
-        elif not self._service.step_many(
-            frame, self, lambda sent: self._send_message(sent, calls, size)
-        ):
+        elif not self._service.step_many(frame, self, partial(self._send_stepped, calls, size)):
             self._spawn(self._call_many([frame.call(i) for i in range(calls)], size))
 
     async def _call_many(self, calls: Sequence[Call], size: int) -> None:
         replies = await self._service.call_many(calls, self)
         self._send_message(Replies(replies=replies), len(calls), size)
+
+    def _send_stepped(self, calls: int, size: int, sent: Stepped) -> None:
+        sent.alone = self._is_alone
+        self._send_message(sent, calls, size)
 
     def _send_message(self, message: Reply | Replies | Stepped, calls: int, size: int) -> None:
         """Send a message that answers `calls` calls."""

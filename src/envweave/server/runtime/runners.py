@@ -7,15 +7,21 @@ deadline or without, in a thread or where its frame was read.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from operator import length_hint
+from time import monotonic
 from typing import Any, Literal, TypeAlias, cast, final
 
+from envweave.codec import Spec
+from envweave.codec.records import DataclassSpec
 from envweave.environment import Environment
 from envweave.errors import (
     ClosedError,
+    ConnectionLostError,
     DeadlineError,
     EnvironmentLostError,
     EnvWeaveError,
@@ -35,9 +41,9 @@ from envweave.server.dispatch import (
 )
 from envweave.server.env_factory import CLOSE_S, SessionMaker, close_later, driver_of
 from envweave.server.runtime.base import SessionOptions
-from envweave.server.runtime.thread_pool import (
+from envweave.server.runtime.thread_pool import PinnedThreadPool
+from envweave.server.runtime.worker_thread import (
     CallTimeoutError,
-    PinnedThreadPool,
     PoolClosedError,
     ThreadAffinity,
     ThreadJob,
@@ -46,6 +52,7 @@ from envweave.session import AsyncDriver, Deadline, Phase, Position, Session
 from envweave.session.episodes import EpisodeTracker, advance_seed, with_autoreset
 from envweave.session.session import refusal
 from envweave.types import EpisodeEnd, StepResult
+from envweave.wire.columns import ActionBatch
 from envweave.wire.results import encode_result
 
 logger = logging.getLogger("envweave.server")
@@ -74,6 +81,7 @@ class ThreadedRunner:
         pool: The thread pool.
         affinity: Its affinity to a thread.
         driver: Takes its steps; `None` if it is closed or has lost its environment.
+        action_spec: What its environment takes as an action; `None` with several agents.
         last_result: The last result, if the episode tracker has not processed it yet.
     """
 
@@ -96,6 +104,7 @@ class ThreadedRunner:
         self._autoreset = options.autoreset
         self._name = session.interface.name
         self._multi_agent = session.interface.possible_agents is not None
+        self.action_spec = None if self._multi_agent else session.interface.action_spec
         self._tracker = EpisodeTracker(several_agents=self._multi_agent)
         self.last_result: StepResult[Any] | None = None
         self.driver: PlainDriver | None = None
@@ -153,7 +162,7 @@ class ThreadedRunner:
     async def _reset(self, call: ParsedCall, timeout_s: float | None) -> CallOutcome:
         try:
             await self._ready(timeout_s)
-            self.pool.spread(self.affinity)
+            self.pool.settle(self.affinity)
             try:
                 return await self._perform(call, timeout_s)
             except EnvironmentLossError:
@@ -173,7 +182,7 @@ class ThreadedRunner:
                 answer.set_result(outcomes[0])
 
         try:
-            self.pool.submit(StepJob(self, self, call.action, deliver, timeout_s))
+            self.pool.submit(StepJob((0,), (self,), (call.action,), deliver, timeout_s))
         except PoolClosedError:
             return await self._lost_in_step(self._lose("the server is stopping", "error"), None)
         outcome = await answer
@@ -201,10 +210,13 @@ class ThreadedRunner:
         """Abandon an environment that tried to exit or is late; return the result, or an error."""
         if self.driver is None:
             return ClosedError(f"{self._name} was closed while its step() ran.")
+        driver, affinity = self.driver, self.affinity
         if isinstance(error, CallTimeoutError):
             loss = self._lose_late("step", timeout_s)
+            if error.has_returned:
+                self.on_abandoned(driver, affinity, None, is_late=True)
         else:
-            loss = self._lose_to(error, self.driver, self.affinity)
+            loss = self._lose_to(error, driver, affinity)
         try:
             return await self._lost_in_step(loss, timeout_s)
         except EnvWeaveError as refusal:
@@ -349,9 +361,12 @@ class ThreadedRunner:
             self._on_close(self._index)
 
 
-Deliver: TypeAlias = Callable[[Sequence[Any], Sequence[Any]], None]
-"""Called with the owners of some steps and their outcomes: a `StepResult` for an ordinary step,
+Deliver: TypeAlias = Callable[[Sequence[int], Sequence[Any]], None]
+"""Called with the rows of some steps and their outcomes: a `StepResult` for an ordinary step,
 else the encoded result or an error."""
+
+SLICE_S = 0.002
+"""After this time the steps of a job that the loop runs give way to other calls."""
 
 _recovering: set[asyncio.Task[None]] = set()  # keeps running tasks from being garbage-collected
 
@@ -364,69 +379,82 @@ class StepJob(ThreadJob):
     done are delivered.
 
     Args:
-        owner: Whom the first step belongs to, for `deliver`.
-        runner: The runner of its session, which has its environment.
-        action: The action.
+        rows: The row of each step in its frame, for `deliver`.
+        runners: The runners of their sessions, which have the environments.
+        actions: Their actions.
         deliver: Called on the loop with the outcome of each step once, usually with all at once.
-        timeout_s: Time limit of the step, if it is a single one.
+        timeout_s: Time limit of each step.
 
     Attributes:
-        owners: Whom each step belongs to.
-        pool: The thread pool of its sessions.
+        rows: The row of each step.
+        pool: The thread pool of the sessions.
     """
 
     __slots__ = (
-        "_actions", "_affinities", "_current", "_deliver", "_drivers", "_is_answered",
-        "_is_delivered", "_outcomes", "_runners", "_waiting", "owners", "pool",
+        "_actions", "_affinities", "_deliver", "_drivers", "_is_answered", "_late", "_left",
+        "_open", "_outcomes", "_runners", "_spec", "pool", "rows",
     )  # fmt: skip
 
     def __init__(
         self,
-        owner: Any,
-        runner: ThreadedRunner,
-        action: Any,
+        rows: Sequence[int],
+        runners: Sequence[ThreadedRunner],
+        actions: Sequence[Any],
         deliver: Deliver,
         timeout_s: float | None = None,
     ) -> None:
-        super().__init__(runner.affinity, 1, timeout_s)
-        self.owners = [owner]
-        self.pool = runner.pool
-        self._runners = [runner]
-        self._affinities = [runner.affinity]
-        self._drivers = [runner.driver]
-        self._actions = [action]
+        count = len(rows)
+        super().__init__(runners[0].affinity, count, timeout_s)
+        self.rows = rows
+        self.pool = runners[0].pool
+        self._runners = runners
+        # Also for later: a runner may lose its environment and get another meanwhile.
+        self._affinities = [runner.affinity for runner in runners]
+        self._drivers = [runner.driver for runner in runners]
+        self._actions = actions
+        self._spec: Spec | None = runners[0].action_spec if count > 1 else None
         self._deliver = deliver
-        self._waiting = deque((0,))
-        self._current = 0  # index of the step that runs
-        self._outcomes: list[Any] = [None]
-        self._is_delivered: list[bool] | None = None  # by step, if some were before the others
+        self._outcomes: list[Any] = [None] * count
+        # The steps that have not begun. Whoever takes one from the iterator has it alone.
+        self._left = iter(range(count))
+        self._open: Sequence[int] = range(count)  # whose outcome is not delivered
+        self._late: int | None = None  # the step that was abandoned
         self._is_answered = False
 
-    def add(self, owner: Any, runner: ThreadedRunner, action: Any) -> None:
-        """Add a step of another session that has the same thread, before the job is submitted."""
-        self._waiting.append(self.steps)
-        self.steps += 1
-        self.owners.append(owner)
-        self._runners.append(runner)
-        self._affinities.append(runner.affinity)
-        self._drivers.append(runner.driver)
-        self._actions.append(action)
-        self._outcomes.append(None)
+    def submit(self) -> None:
+        """Submit it to its pool; if that is closed, the steps fail."""
+        try:
+            self.pool.submit(self)
+        except PoolClosedError as error:
+            self.fail(error)
 
     def call(self) -> None:
-        """Take the steps, in the thread."""
-        waiting, outcomes = self._waiting, self._outcomes
-        drivers, actions = self._drivers, self._actions
-        while waiting:
-            try:
-                self._current = i = waiting.popleft()
-            except IndexError:  # it was moved to another thread just now
-                return
+        """Take the steps, in the thread; on the loop for `SLICE_S` at most."""
+        if self._spec is not None:
+            spec, self._spec = self._spec, None
+            with contextlib.suppress(BaseException):  # the session meets it, and says whose it is
+                self._actions = _read_actions(spec, self._actions)
+        outcomes, drivers, actions = self._outcomes, self._drivers, self._actions
+        limit_s = math.inf if self.timeout_s is None else self.timeout_s
+        now_s = monotonic()
+        ends_s = math.inf if self.thread.loop is None else self.since + SLICE_S
+        for i in self._left:
+            self.call_since = began_s = now_s
             outcomes[i] = take_step(drivers[i], actions[i])  # type: ignore[arg-type] # it has one
+            now_s = monotonic()
+            if now_s - began_s > limit_s:
+                outcomes[i] = CallTimeoutError(has_returned=True)
+            if now_s > ends_s:
+                return
 
     def is_of(self, affinity: ThreadAffinity) -> bool:
         """Whether it calls this environment."""
-        return affinity is self.affinity or affinity in self._affinities
+        return affinity is self.affinity or any(self._affinities[i] is affinity for i in self._open)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether it has stopped before its end, so as not to keep the loop for too long."""
+        return length_hint(self._left) > 0
 
     @property
     def is_answered(self) -> bool:
@@ -436,77 +464,84 @@ class StepJob(ThreadJob):
     def deliver(self, outcome: None) -> None:  # noqa: ARG002 - the outcomes are stored
         """Deliver the outcomes."""
         self._is_answered = True
-        indices: Sequence[int] = range(len(self._outcomes))
-        if self._is_delivered is not None:
-            indices = [i for i in indices if self._is_new(i)]
-        self._finish(indices)
+        steps, self._open = self._open, ()
+        self._finish(steps)
 
     def fail(self, error: Exception) -> None:
-        """Deliver an error for the steps that have no outcome."""
-        self._outcomes = [error if one is None else one for one in self._outcomes]
+        """Deliver an error for the steps that have no outcome.
+
+        A step that has returned has one, also if it was late.
+        """
+        if isinstance(error, PoolClosedError):
+            error = ConnectionLostError("The server is stopping.")
+        outcomes = self._outcomes = list(self._outcomes)  # a late step still writes to the other
+        for i in self._open:
+            if outcomes[i] is None:
+                outcomes[i] = error
+                self._late = i if isinstance(error, CallTimeoutError) else None
         self.deliver(None)
 
-    def _is_new(self, i: int) -> bool:
-        delivered = self._is_delivered
-        return self._outcomes[i] is not None and (delivered is None or not delivered[i])
-
-    def _finish(self, indices: Sequence[int]) -> None:
+    def _finish(self, steps: Sequence[int]) -> None:
         """Record and deliver outcomes; a lost environment is handled in a task."""
-        runners, outcomes, owners = self._runners, self._outcomes, self.owners
-        lost: list[int] = []
-        for i in indices:
+        runners, outcomes, rows = self._runners, self._outcomes, self.rows
+        lost: list[tuple[int, Any]] = []
+        for i in steps:
             one = outcomes[i]
             if type(one) is StepResult:
                 runners[i].last_result = one
             elif isinstance(one, CallOutcome):
                 outcomes[i] = runners[i].end_step(one)
             elif isinstance(one, ProcessExitAttemptError | CallTimeoutError):
-                lost.append(i)
+                lost.append((i, one))
         if lost:
-            indices = [i for i in indices if i not in lost]
+            is_lost = {i for i, _ in lost}
+            steps = [i for i in steps if i not in is_lost]
             task = asyncio.ensure_future(self._lose(lost))
             _recovering.add(task)
             task.add_done_callback(_recovering.discard)
-        if not indices:
+        if not steps:
             return
-        if len(indices) < len(outcomes):
-            owners, outcomes = [owners[i] for i in indices], [outcomes[i] for i in indices]
+        if len(steps) < len(outcomes):
+            rows, outcomes = [rows[i] for i in steps], [outcomes[i] for i in steps]
         try:
-            self._deliver(owners, outcomes)
+            self._deliver(rows, outcomes)
         except Exception:
             logger.exception("the outcome of a step could not be delivered")
 
-    async def _lose(self, lost: Sequence[int]) -> None:
-        for i in lost:
-            result = await self._runners[i].lose_step(self._outcomes[i], self.timeout_s)
-            self._deliver((self.owners[i],), (result,))
+    async def _lose(self, lost: Iterable[tuple[int, Any]]) -> None:
+        for i, error in lost:
+            result = await self._runners[i].lose_step(error, self.timeout_s)
+            self._deliver((self.rows[i],), (result,))
 
     def split(self) -> None:
-        """Move the steps behind the running one to other threads."""
-        rest: list[int] = []
-        while self._waiting:
-            try:
-                rest.append(self._waiting.pop())
-            except IndexError:  # the thread took it just now
-                break
-        at, count = self._current, len(self._outcomes)
-        self.affinity, self._affinities = self._affinities[at], [self._affinities[at]] * count
-        self.steps -= len(rest)
-        done = [i for i in range(count) if i != at and self._is_new(i)]
-        delivered = self._is_delivered or [False] * count
-        for i in (*done, *rest):
-            delivered[i] = True
-        self._is_delivered = delivered
+        """Deliver the steps that are done, and move those behind the running one elsewhere."""
+        if self._is_answered:
+            return
+        left = list(self._left)  # at once: nobody takes one meanwhile
+        begun = self._open[: len(self._open) - len(left)]
+        done = [i for i in begun if self._outcomes[i] is not None]
+        self._open = running = [i for i in begun if i not in done]
+        self._is_answered = not running
+        self.affinity = self._affinities[running[0]] if running else ThreadAffinity()
+        self.steps = max(self.steps - len(left), 1)
         self._finish(done)
-        for i in reversed(rest):
-            runner = self._runners[i]
-            runner.pool.submit(StepJob(self.owners[i], runner, self._actions[i], self._deliver))
+        for i in left:
+            runner, action = self._runners[i], self._actions[i]
+            StepJob((self.rows[i],), (runner,), (action,), self._deliver, self.timeout_s).submit()
 
     def on_abandoned(self, outcome: None) -> None:  # noqa: ARG002 - its result is discarded
         """Handle the end of a step that was abandoned."""
-        at, driver = self._current, self._drivers[self._current]
-        assert driver is not None
-        self._runners[at].on_abandoned(driver, self._affinities[at], None, self.is_late)
+        if (at := self._late) is not None and (driver := self._drivers[at]) is not None:
+            self._runners[at].on_abandoned(driver, self._affinities[at], None, self.is_late)
+
+
+def _read_actions(spec: Spec, actions: Sequence[Any]) -> Sequence[Any]:
+    """Return actions in the form that an author's `step` takes, which is faster for all at once."""
+    if not isinstance(spec, DataclassSpec):
+        return spec.read_all(actions)
+    columns = actions.columns if isinstance(actions, ActionBatch) else spec.columns_of(actions)
+    read = None if columns is None else spec.read_columns(columns)
+    return actions if read is None else read
 
 
 def _encoded_or_raise(performed: CallOutcome) -> Any:

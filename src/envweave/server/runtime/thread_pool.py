@@ -1,15 +1,19 @@
 """A thread pool that pins each environment to a thread, so that none holds up the others.
 
-A `WorkerThread` is one thread with its queue of calls. An environment has a `ThreadAffinity`, which
-names its thread: sqlite, CUDA and event loops depend on the calling thread. An environment stays on
-its thread, with two exceptions. If a neighbor's call takes long, that call keeps the thread, and
-calls behind it move to another one. And environments that turn out to be slow after they were
-packed onto one thread are spread, each at its next `reset`. An environment should open what is
-bound to a thread in `reset`.
+An environment has a `ThreadAffinity`, which names its `WorkerThread` (`worker_thread.py`): sqlite,
+CUDA and event loops depend on the calling thread. It changes threads on two occasions. If a
+neighbor's call takes long, that call keeps the thread, and calls behind it move to another one. And
+at a `reset` an environment that turned out to be slow gets a thread of its own, and one that turned
+out to be quick goes to the event loop. So an environment should open what is bound to a thread in
+`reset`.
 
 A server's own event loop (`event_loop.py`) runs the calls of quick environments itself, so that no
 thread is woken for them: to the pool it is a thread like the others. If one of these calls takes
-long, the loop leaves the thread, which goes on as an ordinary one.
+long, the loop leaves the thread, which goes on as an ordinary one. Once its steps are quick again
+the loop comes back to it.
+
+The number of threads is bounded. When all are held up by calls that take long, further calls wait
+for the first that is free: resets and new environments before steps, and each in its order.
 
 A call past its deadline cannot be stopped. Its thread is abandoned: it gets no more calls, the call
 counts as stuck until it returns, and then the thread ends.
@@ -18,291 +22,28 @@ counts as stuck until it returns, and then the thread ends.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import math
 import threading
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from functools import partial
 from time import monotonic
 from typing import Any, final
 
-from envweave.server.event_loop import ServerEventLoop
+from envweave.server.event_loop import Departure, ServerEventLoop, Work, start_loop
+from envweave.server.runtime.worker_thread import (
+    LONG_S,
+    QUICK_STEPS,
+    CallTimeoutError,
+    FutureJob,
+    PoolClosedError,
+    ThreadAffinity,
+    ThreadJob,
+    WorkerThread,
+)
 
 logger = logging.getLogger("envweave.server")
-
-LONG_S = 0.05
-"""A call that takes longer than this blocks its thread, and other environments move away."""
-
-
-class CallTimeoutError(Exception):
-    """A call exceeded its deadline and still runs. Never leaves the server's own modules."""
-
-
-class PoolClosedError(Exception):
-    """The pool is closed. Never leaves the server's own modules."""
-
-
-@final
-class ThreadAffinity:
-    """The thread of one environment; `None` before its first call."""
-
-    __slots__ = ("thread",)
-
-    def __init__(self) -> None:
-        self.thread: WorkerThread | None = None
-
-
-class ThreadJob(ABC):
-    """One call, or several, on the way to a thread and back.
-
-    Args:
-        affinity: The environment that it calls.
-        steps: Number of steps in it, from which the speed of these environments is estimated.
-        timeout_s: Time limit, from when the thread begins with it; `None` for none.
-
-    Attributes:
-        affinity: The environment that it calls.
-        since: When the thread began with it; 0.0 before.
-        is_late: Whether it exceeded its deadline and was abandoned.
-        steps: Number of steps in it.
-        timeout_s: Its time limit.
-        timer: Ends it at its deadline.
-        thread: The thread it was submitted to.
-    """
-
-    __slots__ = (
-        "_error", "_outcome", "_taken_s", "affinity", "is_late", "since", "steps", "thread",
-        "timeout_s", "timer",
-    )  # fmt: skip
-
-    def __init__(self, affinity: ThreadAffinity, steps: int, timeout_s: float | None) -> None:
-        self.affinity = affinity
-        self.steps = steps
-        self.timeout_s = timeout_s
-        self.since = 0.0
-        self.is_late = False
-        self.timer: asyncio.TimerHandle | None = None
-        self.thread: WorkerThread
-        self._outcome: Any = None
-        self._error: BaseException | None = None
-        self._taken_s = 0.0
-
-    @abstractmethod
-    def is_of(self, affinity: ThreadAffinity) -> bool:
-        """Whether it calls this environment."""
-
-    @abstractmethod
-    def call(self) -> Any:
-        """Call the author's code, in the thread."""
-
-    @property
-    @abstractmethod
-    def is_answered(self) -> bool:
-        """Whether nobody waits for the outcome any more."""
-
-    @abstractmethod
-    def deliver(self, outcome: Any) -> None:
-        """Deliver what the call returned, on the loop. Raises nothing."""
-
-    @abstractmethod
-    def fail(self, error: Exception) -> None:
-        """Deliver what the call raised, on the loop. Raises nothing."""
-
-    @abstractmethod
-    def on_abandoned(self, outcome: Any) -> None:
-        """Handle the outcome, on the loop, if the job was answered before; see `is_late`."""
-
-    @abstractmethod
-    def split(self) -> None:
-        """It takes long: move the calls in it that have not begun to other threads."""
-
-    def run(self) -> None:
-        """Run the call in this thread, and store its outcome."""
-        thread = self.thread
-        self.since = began = monotonic()
-        thread.job = self
-        try:
-            if not self.is_late:
-                self._outcome = self.call()
-        except BaseException as error:  # noqa: BLE001 - delivered to whoever waits for it
-            self._error = error
-        thread.job = None
-        self._taken_s = monotonic() - began
-
-    def finish(self) -> None:
-        """Deliver the outcome of a call that the loop has run itself."""
-        thread = self.thread
-        thread.pool.complete(thread, self, self._outcome, self._error, self._taken_s)
-
-    def leave_behind(self, thread: threading.Thread) -> None:
-        """Go on without the loop, which has left this thread: the call takes long."""
-        self.thread.pool.leave_behind(self.thread, thread, self)
-
-    def serve_behind(self) -> None:
-        """Hand in the outcome, and serve further calls in this thread."""
-        self.post()
-        self.thread.work()
-
-    def post(self) -> bool:
-        """Hand in the outcome, from a thread; return whether anyone is left to hand it to."""
-        thread = self.thread
-        outcome, self._outcome = self._outcome, None
-        error, self._error = self._error, None
-        return thread.pool.post(thread, self, outcome, error, self._taken_s)
-
-
-@final
-class FutureJob(ThreadJob):
-    """A call whose outcome a future receives.
-
-    Args:
-        affinity: The environment that it calls.
-        function: The call.
-        future: Receives the outcome.
-        when_abandoned: Called with the outcome if the future was done before (`None` if the call
-            raised), and whether that is because the call was late.
-        steps: Number of steps in it.
-        timeout_s: Its time limit.
-    """
-
-    __slots__ = ("_function", "_future", "_when_abandoned")
-
-    def __init__(
-        self,
-        affinity: ThreadAffinity,
-        function: Callable[[], Any],
-        future: asyncio.Future[Any],
-        when_abandoned: Callable[[Any, bool], None] | None,
-        *,
-        steps: int,
-        timeout_s: float | None,
-    ) -> None:
-        super().__init__(affinity, steps, timeout_s)
-        self._function = function
-        self._future = future
-        self._when_abandoned = when_abandoned
-
-    def is_of(self, affinity: ThreadAffinity) -> bool:
-        """Whether it calls this environment."""
-        return affinity is self.affinity
-
-    def call(self) -> Any:
-        """Call the function."""
-        return self._function()
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether the future is done."""
-        return self._future.done()
-
-    def deliver(self, outcome: Any) -> None:
-        """Set the result of the future."""
-        self._future.set_result(outcome)
-
-    def fail(self, error: Exception) -> None:
-        """Set the exception of the future."""
-        self._future.set_exception(error)
-
-    def on_abandoned(self, outcome: Any) -> None:
-        """Call the callback for that."""
-        if self._when_abandoned is None:
-            return
-        try:
-            self._when_abandoned(outcome, self.is_late)
-        except Exception:
-            logger.exception("the outcome of an abandoned call could not be handled")
-
-    def split(self) -> None:
-        """Do nothing: it is one call."""
-
-
-@final
-class WorkerThread:
-    """One thread and its queue of calls.
-
-    Args:
-        pool: The pool it belongs to.
-        number: Its number in the pool.
-        loop: The event loop whose thread it is; `None` for a thread of its own.
-
-    Attributes:
-        job: The call that runs now.
-        assigned: Number of environments that are pinned to it.
-        is_open: Whether it accepts calls.
-        loop: The event loop that runs its calls, until it leaves the thread.
-        left_with: The call with which the loop has left the thread.
-        system_thread: The thread; `None` while it is the loop's.
-    """
-
-    def __init__(
-        self, pool: PinnedThreadPool, number: int, loop: ServerEventLoop | None = None
-    ) -> None:
-        self.pool = pool
-        self.jobs: SimpleQueue[ThreadJob | None] = SimpleQueue()  # `None` ends the thread
-        self.job: ThreadJob | None = None
-        self.assigned = 0
-        self.is_open = True
-        self.loop = loop
-        self.left_with: ThreadJob | None = None
-        self.system_thread: threading.Thread | None = None
-        if loop is None:
-            self.system_thread = threading.Thread(
-                target=self.work, name=f"envweave-server-{number}", daemon=True
-            )
-            self.system_thread.start()
-
-    def submit(self, job: ThreadJob) -> None:
-        """Queue a call."""
-        job.thread = self
-        if self.loop is None:
-            self.jobs.put(job)
-        else:
-            self.loop.calls.append(job)
-
-    def work(self) -> None:
-        """Run the calls of the queue, in the thread."""
-        jobs = self.jobs
-        goes_on = True
-        while goes_on and (job := jobs.get()) is not None:
-            job.run()
-            goes_on = job.post()
-            del job  # an idle thread must not keep objects alive
-
-    def take_queue(self) -> list[ThreadJob | None]:
-        """Return the calls that have not begun, and remove them from the queue."""
-        waiting: list[ThreadJob | None] = []
-        if self.loop is not None:
-            waiting += self.loop.take_back(lambda job: job.thread is self)  # type: ignore[attr-defined,arg-type] # ours
-        with contextlib.suppress(Empty):
-            while True:
-                waiting.append(self.jobs.get_nowait())
-        return waiting
-
-    def join(self, timeout_s: float) -> None:
-        """Wait until the thread has ended, unless a call still runs in it."""
-        if self.system_thread is not None and self.job is None:
-            self.system_thread.join(timeout_s)
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the thread runs."""
-        return self.system_thread is not None and self.system_thread.is_alive()
-
-    def is_blocked(self, now: float) -> bool:
-        """Whether its current call has taken so long that others should not wait behind it."""
-        job = self.job
-        if job is None or self.loop is not None:
-            return False
-        return job is self.left_with or now - job.since > LONG_S
-
-    def retire(self) -> None:
-        """End the thread once its queue is empty."""
-        self.is_open = False
-        if self.loop is None:
-            self.jobs.put(None)
-
 
 QUICK_S = 0.001
 """Environments whose steps take less than this, on average, share a thread."""
@@ -313,11 +54,20 @@ SLOW_S = 0.005
 LONGEST_COUNTED_S = 0.01
 """A longer step counts as this long in the average, so that one does not decide for all."""
 
-SLOW_STEPS = 5
-"""After so many steps in a row that are not quick the loop leaves these environments' thread."""
+SLOW_CALLS = 5
+"""After so many calls in a row that are not quick the loop leaves these environments' thread."""
+
+CROWDED_S = 0.002
+"""How much longer a quick call may take while others compete for the interpreter."""
+
+AGAIN_QUICK_S = 0.0005
+"""How long such a step may take."""
 
 QUICKLY_MADE_S = 0.002
 """Before the first step, environments that are made within this time count as quick."""
+
+MADE_FIRST = 4
+"""After so many it is known whether environments are made quickly."""
 
 JOIN_S = 1.0
 """How long to wait for an idle thread to end."""
@@ -328,7 +78,7 @@ class PinnedThreadPool:
     """A bounded number of threads for the environments of one kind.
 
     Args:
-        bound: Maximum number of threads, not counting abandoned ones.
+        bound: Maximum number of threads, not counting abandoned ones and the loop's own.
 
     Attributes:
         changed: Called when a call becomes stuck, or returns after that.
@@ -337,18 +87,22 @@ class PinnedThreadPool:
     def __init__(self, bound: int) -> None:
         self._bound = max(bound, 1)
         self._threads: list[WorkerThread] = []
+        self._inline: WorkerThread | None = None  # the one among them that is the loop's
         self._retired: list[WorkerThread] = []  # about to end
         self._stuck: set[ThreadJob] = set()  # calls past their deadline that still run
-        self._done: deque[tuple[WorkerThread, ThreadJob, Any, BaseException | None, float]] = (
-            deque()
-        )
+        # Calls for which no thread is free: first those that are no steps, so that sessions can
+        # begin while others take their time.
+        self._waiting_first: deque[ThreadJob] = deque()
+        self._waiting_steps: deque[ThreadJob] = deque()
+        self._done: deque[tuple[WorkerThread, ThreadJob, Any, BaseException | None]] = deque()
         self._wakeup_pending = False
         self._outstanding = 0  # calls that were submitted and have not returned
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._mean_s: float | None = None  # of steps
-        self._made_s: float | None = None
-        self._slow_in_a_row = 0  # of steps that the loop has taken itself
+        self._made = 0  # number of environments that were made
+        self._made_s = math.inf
+        self._slow_in_a_row = 0  # of calls that the loop has run itself
         self._number = 0
         self._is_closed = False
         self.changed: Callable[[], None] = lambda: None
@@ -367,12 +121,16 @@ class PinnedThreadPool:
     def is_quick(self) -> bool:
         """Whether steps of these environments are quick, as far as is known."""
         if self._mean_s is None:
-            return self._made_s is not None and self._made_s < QUICKLY_MADE_S
+            return self._made_s < QUICKLY_MADE_S
         return self._mean_s < QUICK_S
 
     def record_make_time(self, taken_s: float) -> None:
-        """Record how long making an environment took; the shortest time counts."""
-        self._made_s = min(taken_s, taken_s if self._made_s is None else self._made_s)
+        """Record how long making an environment took; the shortest time counts.
+
+        The first few do not tell: they include imports, and what all of them share.
+        """
+        self._made += 1
+        self._made_s = min(taken_s, self._made_s)
 
     def run(
         self,
@@ -381,7 +139,6 @@ class PinnedThreadPool:
         timeout_s: float | None = None,
         on_abandoned: Callable[[Any, bool], None] | None = None,
         *,
-        steps: int = 0,
         from_now: bool = False,
     ) -> asyncio.Future[Any]:
         """Run a call in the thread of its environment, after those in its queue.
@@ -392,18 +149,14 @@ class PinnedThreadPool:
             timeout_s: Time limit, from when the thread begins with the call.
             on_abandoned: Called on the loop with the outcome of a call whose future was done before
                 (`None` if it raised), and whether that is because it was late.
-            steps: Number of steps in it, from which the speed of the environments is estimated.
             from_now: Whether the time in the queue counts too.
 
         Returns:
             A future of what the call returns or raises. It raises `CallTimeoutError` if the call
-            took too long; the call still runs then.
+            took too long; the call may still run then.
         """
         future = asyncio.get_running_loop().create_future()
-        self.submit(
-            FutureJob(affinity, call, future, on_abandoned, steps=steps, timeout_s=timeout_s),
-            from_now=from_now,
-        )
+        self.submit(FutureJob(affinity, call, future, on_abandoned, timeout_s), from_now=from_now)
         return future
 
     def submit(self, job: ThreadJob, *, from_now: bool = False) -> None:
@@ -423,17 +176,8 @@ class PinnedThreadPool:
             loop = self._loop = asyncio.get_running_loop()
         if self._is_closed:
             raise PoolClosedError
-        affinity = job.affinity
-        if thread is None or not thread.is_open:
-            thread = self._assign(affinity)
-        elif (
-            thread.job is not None
-            and not thread.job.is_of(affinity)
-            and thread.is_blocked(monotonic())
-        ):
-            thread = self._move(affinity)
         self._outstanding += 1
-        self._queue(job, thread)
+        self._place(job)
         if from_now and (timeout_s := job.timeout_s) is not None:
             if job.timer is not None:
                 job.timer.cancel()
@@ -441,109 +185,159 @@ class PinnedThreadPool:
                 timeout_s, self._check_deadline, job, timeout_s, loop.time()
             )
 
+    def _place(self, job: ThreadJob) -> None:
+        """Put a job into the queue of its environment's thread, or of another if that is held up.
+
+        If all are held up, it waits.
+        """
+        affinity = job.affinity
+        thread = affinity.thread
+        if affinity.waiting:
+            thread = None  # after the call that waits
+        elif thread is None or not thread.is_open:
+            thread = self._assign(affinity)
+        elif thread.job is not None and not thread.job.is_of(affinity):
+            if thread.is_blocked(monotonic()):
+                thread = self._move(affinity)
+        elif affinity.has_moved and self._may_run_inline(thread):
+            thread = self._move(affinity)
+        if thread is None:
+            self._wait(job)
+        else:
+            self._queue(job, thread)
+
     def _queue(self, job: ThreadJob, thread: WorkerThread) -> None:
         """Put a job into the queue of a thread. What the loop runs itself needs no timers."""
         thread.submit(job)
-        loop = self._loop
-        if thread.loop is not None or loop is None:
+        if thread.loop is not None:
             return
-        if self._timer is None:
-            self._timer = loop.call_later(LONG_S, self._check_threads)
+        self._check_later()
         if (timeout_s := job.timeout_s) is not None and job.timer is None:
-            job.timer = loop.call_later(timeout_s, self._check_deadline, job, timeout_s, None)
+            assert self._loop is not None  # a job was submitted
+            job.timer = self._loop.call_later(timeout_s, self._check_deadline, job, timeout_s, None)
 
-    def spread(self, affinity: ThreadAffinity) -> None:
-        """Give a slow environment its own thread, if it shares one and the bound allows it."""
+    def settle(self, affinity: ThreadAffinity) -> None:
+        """Choose the thread for the next episode of an environment.
+
+        One that is slow and shares its thread gets its own, if the bound allows it. One that has
+        become quick runs on the loop.
+        """
+        affinity.has_moved = False
         thread = affinity.thread
-        is_slow = self._mean_s is not None and self._mean_s > SLOW_S
-        if (
-            thread is None
-            or thread.assigned < 2
-            or not is_slow
-            or len(self._threads) >= self._bound
-        ):
+        if thread is None or affinity.waiting:
             return
-        self.release(affinity)
-        self._attach(affinity, self._new())
+        if self._may_run_inline(thread):
+            self._assign(affinity)
+        elif len(thread.pinned) > 1 and (self._mean_s or 0.0) > SLOW_S and self._has_room:
+            self.release(affinity)
+            self._pin(affinity, self._new())
 
     def release(self, affinity: ThreadAffinity) -> None:
         """Unpin a closed environment; a thread without environments ends, but for the last one."""
         thread, affinity.thread = affinity.thread, None
         if thread is None:
             return
-        thread.assigned -= 1
-        if thread.assigned == 0 and thread.is_open and len(self._threads) > 1:
-            self._threads.remove(thread)
-            thread.retire()
-            self._retired = [one for one in self._retired if one.is_alive]
-            self._retired.append(thread)
+        thread.pinned.discard(affinity)
+        if thread.pinned or not thread.is_open or len(self._threads) < 2:
+            return
+        if thread.is_idle and self._serve_waiting(thread):
+            return
+        self._remove(thread)
+        thread.retire()
+        self._retired = [one for one in self._retired if one.is_alive]
+        self._retired.append(thread)
+
+    def _remove(self, thread: WorkerThread) -> None:
+        self._threads.remove(thread)
+        if thread is self._inline:
+            self._inline = None
 
     async def close(self) -> None:
         """Refuse further calls, and end every idle thread. May be called twice."""
         self._is_closed = True
-        threads, self._threads = self._threads, []
+        threads, self._threads, self._inline = self._threads, [], None
         for thread in threads:
             thread.retire()
         for thread in (*threads, *self._retired):
             thread.join(JOIN_S)
         self._deliver()
+        while self._waiting_first or self._waiting_steps:
+            job = (self._waiting_first or self._waiting_steps).popleft()
+            if not job.is_answered:
+                job.fail(PoolClosedError())
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     # Assigning threads
 
-    def _assign(self, affinity: ThreadAffinity) -> WorkerThread:
-        """Pin an environment: to its own thread if it may be slow, else to a shared one."""
-        self.release(affinity)
-        now = monotonic()
-        free = [thread for thread in self._threads if not thread.is_blocked(now)]
-        loop = self.own_loop
-        if loop is not None and (self.is_quick or not (self._mean_s or self._made_s)):
-            return self._attach(affinity, self._inline_thread(loop))
-        free = [thread for thread in free if thread.loop is None]
-        if self.is_quick:
-            # All on one: waking a thread costs more than a quick step takes, and of two Python
-            # threads only one computes.
-            shared = max(free, key=lambda thread: thread.assigned, default=None)
-            if shared is not None:
-                return self._attach(affinity, shared)
-        idle = [thread for thread in free if thread.assigned == 0]
-        if idle:
-            return self._attach(affinity, idle[0])
-        if len(self._threads) < self._bound:
-            try:
-                return self._attach(affinity, self._new())
-            except RuntimeError:  # the system limit on threads
-                if not self._threads:
-                    raise
-        return self._attach(
-            affinity, min(free or self._threads, key=lambda thread: thread.assigned)
-        )
-
     @property
     def own_loop(self) -> ServerEventLoop | None:
         """The loop, if it can run calls itself."""
         return self._loop if type(self._loop) is ServerEventLoop else None
 
-    def _inline_thread(self, loop: ServerEventLoop) -> WorkerThread:
-        """Return the thread of the loop, whose calls the loop runs itself."""
-        for thread in self._threads:
-            if thread.loop is not None:
-                return thread
-        return self._new(loop)
+    @property
+    def _has_room(self) -> bool:
+        """Whether another thread may be started."""
+        return len(self._threads) - (self._inline is not None) < self._bound
 
-    def _move(self, affinity: ThreadAffinity) -> WorkerThread:
-        """Move an environment away from a blocked thread, if there is another."""
+    def _may_run_inline(self, thread: WorkerThread) -> bool:
+        """Whether environments of a thread have become quick, so that the loop can run them."""
+        return (
+            thread.loop is None
+            and thread.quick_steps >= QUICK_STEPS
+            and self.is_quick
+            and self.own_loop is not None
+        )
+
+    def _assign(self, affinity: ThreadAffinity) -> WorkerThread | None:
+        """Pin an environment: to its own thread if it may be slow, else to a shared one.
+
+        Returns:
+            The thread; `None` if the bound is reached and all threads are held up.
+        """
+        loop = self.own_loop
+        is_unknown = self._mean_s is None and self._made < MADE_FIRST
+        if loop is not None and (self.is_quick or is_unknown):
+            if self._inline is None:
+                self._inline = self._new(loop)
+            return self._pin(affinity, self._inline)
+        now = monotonic()
+        free = [one for one in self._threads if one.loop is None and not one.is_blocked(now)]
+        if self.is_quick:
+            # All on one: waking a thread costs more than a quick step takes, and of two Python
+            # threads only one computes.
+            shared = max(free, key=lambda thread: len(thread.pinned), default=None)
+            if shared is not None:
+                return self._pin(affinity, shared)
+        for thread in free:
+            if not thread.pinned:
+                return self._pin(affinity, thread)
+        if self._has_room:
+            try:
+                return self._pin(affinity, self._new())
+            except RuntimeError:  # the system limit on threads
+                if not self._threads:
+                    raise
+        if not free:
+            self.release(affinity)
+            return None
+        return self._pin(affinity, min(free, key=lambda thread: len(thread.pinned)))
+
+    def _move(self, affinity: ThreadAffinity) -> WorkerThread | None:
+        """Move an environment to another thread within an episode, if there is one."""
         before = affinity.thread
         thread = self._assign(affinity)
         if thread is not before:
-            logger.debug("moved an environment to another thread: a neighbor takes long")
+            affinity.has_moved = True
+            logger.debug("moved an environment to another thread")
         return thread
 
-    def _attach(self, affinity: ThreadAffinity, thread: WorkerThread) -> WorkerThread:
-        affinity.thread = thread
-        thread.assigned += 1
+    def _pin(self, affinity: ThreadAffinity, thread: WorkerThread) -> WorkerThread:
+        if affinity.thread is not thread:
+            thread.pinned.add(affinity)  # first: a thread without environments may end
+            self.release(affinity)
+            affinity.thread = thread
         return thread
 
     def _new(self, loop: ServerEventLoop | None = None) -> WorkerThread:
@@ -552,15 +346,57 @@ class PinnedThreadPool:
         self._threads.append(thread)
         return thread
 
+    # Waiting for a thread
+
+    def _wait(self, job: ThreadJob) -> None:
+        """Let a job wait until a thread is free."""
+        affinity = job.affinity
+        # A call must not overtake one of the same environment.
+        is_first = not job.steps and not affinity.waiting
+        (self._waiting_first if is_first else self._waiting_steps).append(job)
+        affinity.waiting += 1
+        self._check_later()
+
+    def _serve_waiting(self, thread: WorkerThread) -> bool:
+        """Give an idle thread a call that waits; return whether there was one."""
+        waiting = self._waiting_first or self._waiting_steps
+        if not waiting:
+            return False
+        job = waiting.popleft()
+        job.affinity.waiting -= 1
+        if job.affinity.thread is not thread:
+            job.affinity.has_moved = True
+        self._queue(job, self._pin(job.affinity, thread))
+        return True
+
+    # Threads that are held up
+
+    def _check_later(self) -> None:
+        """Check the threads regularly while calls are outstanding."""
+        if self._timer is None and self._loop is not None and not self._is_closed:
+            self._timer = self._loop.call_later(LONG_S, self._check_threads)
+
     def _check_threads(self) -> None:
-        """Reroute calls behind blocked threads; runs periodically while calls are outstanding."""
+        """Move calls away from threads that are held up, and give work to those that are free."""
         self._timer = None
         self._deliver()
         now = monotonic()
         for thread in [thread for thread in self._threads if thread.is_blocked(now)]:
             self._reroute(thread)
-        if self._outstanding > len(self._stuck) and self._loop is not None and not self._is_closed:
-            self._timer = self._loop.call_later(LONG_S, self._check_threads)
+        self._start_waiting()
+        if self._outstanding > len(self._stuck):
+            self._check_later()
+
+    def _start_waiting(self) -> None:
+        """Begin calls that wait, in idle threads and in new ones."""
+        for thread in list(self._threads):
+            if thread.is_idle and not self._serve_waiting(thread):
+                return
+        while self._has_room and (self._waiting_first or self._waiting_steps):
+            try:
+                self._serve_waiting(self._new())
+            except RuntimeError:  # the system limit on threads
+                return
 
     def _reroute(self, thread: WorkerThread) -> None:
         """Move the queue of a thread elsewhere, except calls of the environment that runs."""
@@ -569,97 +405,120 @@ class PinnedThreadPool:
         if running is not None:
             running.split()
         for job in waiting:
-            if job is None or (
-                running is not None and running.is_of(job.affinity) and thread.is_open
-            ):
-                if job is None:
-                    thread.jobs.put(job)
-                else:
-                    self._queue(job, thread)
+            if job is None:
+                thread.jobs.put(job)
+            elif running is not None and running.is_of(job.affinity) and thread.is_open:
+                self._queue(job, thread)
             elif job.affinity.thread is thread:
-                self._queue(job, self._move(job.affinity))
+                other = None if job.affinity.waiting else self._move(job.affinity)
+                if other is None:
+                    self._wait(job)
+                else:
+                    self._queue(job, other)
             else:  # its environment was moved or closed
-                self._queue(job, job.affinity.thread or self._assign(job.affinity))
+                self._place(job)
 
     def leave_behind(
         self, thread: WorkerThread, system_thread: threading.Thread, job: ThreadJob
     ) -> None:
         """Take over a thread that the loop has left, because a call in it takes long."""
-        waiting = thread.take_queue()
-        thread.loop, thread.system_thread = None, system_thread
-        thread.left_with = job
-        for one in waiting:
-            thread.jobs.put(one)
+        self._detach(thread, system_thread)
+        if job.steps:
+            thread.quick_steps = 0
+            self._update_mean(LONGEST_COUNTED_S)
+        if thread.job is job:
+            thread.left_with = job
         if job.timeout_s is not None and job.timer is None:
             self._check_deadline(job, job.timeout_s, None)
         if thread.is_open:
             self._reroute(thread)
         else:
             thread.jobs.put(None)  # it ends after its queue
-        if self._timer is None and self._loop is not None:
-            self._timer = self._loop.call_later(LONG_S, self._check_threads)
+        self._check_later()
 
-    def _leave_thread(self, loop: ServerEventLoop, thread: WorkerThread) -> None:
-        """Move the loop to another thread: it is held up by the environments in this one."""
-        logger.debug("environments turned out to be slow and no longer run in the loop's thread")
-        self._slow_in_a_row = 0
+    def _detach(self, thread: WorkerThread, system_thread: threading.Thread) -> None:
+        """Make an ordinary thread of the loop's."""
         waiting = thread.take_queue()
-        thread.loop, thread.system_thread = None, threading.current_thread()
+        thread.loop, thread.system_thread = None, system_thread
+        self._slow_in_a_row = 0
+        if thread is self._inline:
+            self._inline = None
         for job in waiting:
-            if job is not None:
+            if job is None:
+                thread.jobs.put(job)
+            else:
                 self._queue(job, thread)
-        loop.leave_thread(thread.work)
+
+    def _leave(self, thread: WorkerThread) -> Departure:
+        """Move the loop away from a thread whose environments hold it up."""
+        logger.debug("environments turned out to be slow and no longer run in the loop's thread")
+        self._detach(thread, threading.current_thread())
+        return Departure(thread.work, start_loop)
+
+    def _come_back(self, thread: WorkerThread) -> Departure | None:
+        """Move the loop to a thread whose environments are quick, if it is idle."""
+        loop = self.own_loop
+        if loop is None or self._is_closed or not (thread.is_open and thread.is_idle):
+            return None
+        then: Work | None = None
+        if (here := self._inline) is not None:
+            self._detach(here, threading.current_thread())
+            if here.pinned:
+                then = here.work
+            else:
+                self._remove(here)
+        thread.loop, thread.system_thread, self._inline = loop, None, thread
+        return Departure(then, thread.lead)
+
+    def _consider_coming_back(self, thread: WorkerThread) -> None:
+        """Move the loop to a thread with quick environments, if more of them are bound to it.
+
+        Those that have changed threads before follow by themselves.
+        """
+        loop = self.own_loop
+        if loop is None or not self._may_run_inline(thread):
+            return
+        if _bound_to(thread) > (0 if self._inline is None else _bound_to(self._inline)):
+            loop.leave_thread(partial(self._come_back, thread))
 
     # Outcomes
 
     def complete(
-        self,
-        thread: WorkerThread,
-        job: ThreadJob,
-        outcome: Any,
-        error: BaseException | None,
-        taken_s: float,
+        self, thread: WorkerThread, job: ThreadJob, outcome: Any, error: BaseException | None
     ) -> None:
         """Deliver the outcome of a call that the loop has run itself."""
-        steps = job.steps
-        if steps and taken_s <= QUICK_S * steps and error is None and job.timeout_s is None:
-            # A quick step, the most frequent call: as below, in short.
-            self._outstanding -= 1
-            self._update_mean(taken_s / steps)
-            self._slow_in_a_row = 0
-            job.deliver(outcome)
-            return
-        if job.timeout_s is not None and taken_s > job.timeout_s and not job.is_answered:
-            job.is_late = True
-            job.fail(CallTimeoutError())
-        self._finish(thread, job, outcome, error, taken_s)
         loop = thread.loop
-        if loop is None or not steps:
+        assert loop is not None  # it has run the call
+        if job.slice_s > QUICK_S:
+            loop.delayed_s += job.slice_s
+        if job.steps > 1 and job.has_more:
+            job.since = 0.0  # the rest has not begun
+            loop.calls.append(job)
             return
-        if taken_s <= QUICK_S * steps or loop.is_crowded:
+        self._finish(thread, job, outcome, error)
+        limit_s = QUICK_S * (job.steps or 1) + (CROWDED_S if loop.is_crowded else 0.0)
+        if job.taken_s <= limit_s:
             self._slow_in_a_row = 0
+            if job.steps:
+                thread.quick_steps = QUICK_STEPS
             return
-        loop.delayed_s += taken_s
         self._slow_in_a_row += 1
-        if self._slow_in_a_row >= SLOW_STEPS:
-            self._leave_thread(loop, thread)
+        if job.steps:
+            thread.quick_steps = 0  # else its steps may be quick all the same
+        if self._slow_in_a_row >= SLOW_CALLS:
+            loop.leave_thread(partial(self._leave, thread))
 
     def post(
-        self,
-        thread: WorkerThread,
-        job: ThreadJob,
-        outcome: Any,
-        error: BaseException | None,
-        taken_s: float,
+        self, thread: WorkerThread, job: ThreadJob, outcome: Any, error: BaseException | None
     ) -> bool:
         """Queue an outcome for the loop. Runs in the worker thread.
 
         The loop is woken once for several quick calls; `_check_threads` delivers the rest.
         Returns False if the loop is closed.
         """
-        self._done.append((thread, job, outcome, error, taken_s))
+        self._done.append((thread, job, outcome, error))
         if not self._wakeup_pending and (
-            taken_s > QUICK_S or thread.jobs.empty() or not thread.is_open
+            job.taken_s > QUICK_S or thread.jobs.empty() or not thread.is_open
         ):
             self._wakeup_pending = True
             try:
@@ -672,24 +531,35 @@ class PinnedThreadPool:
         self._wakeup_pending = False
         done = self._done
         while done:
-            self._finish(*done.popleft())
+            thread, job, outcome, error = done.popleft()
+            if thread.left_with is job:
+                thread.left_with = None
+            self._finish(thread, job, outcome, error)
+            if steps := job.steps:
+                # A thread also waits for the interpreter meanwhile, so one miss is no proof.
+                is_quick = job.taken_s <= AGAIN_QUICK_S * steps
+                quick = thread.quick_steps + steps if is_quick else thread.quick_steps // 2
+                thread.quick_steps = min(quick, QUICK_STEPS)
+                self._consider_coming_back(thread)
+            if thread.is_open and thread.is_idle:
+                self._serve_waiting(thread)
 
     def _finish(
-        self,
-        thread: WorkerThread,
-        job: ThreadJob,
-        outcome: Any,
-        error: BaseException | None,
-        taken_s: float,
+        self, thread: WorkerThread, job: ThreadJob, outcome: Any, error: BaseException | None
     ) -> None:
         self._outstanding -= 1
         if job.timer is not None:
             job.timer.cancel()
-        if job.steps and not job.is_late:
-            self._update_mean(min(taken_s / job.steps, LONGEST_COUNTED_S))
+        limit_s = job.timeout_s
+        if limit_s is not None and job.taken_s > limit_s and not (job.steps or job.is_answered):
+            job.is_late = True  # steps see to their time limits themselves
+            job.fail(CallTimeoutError(has_returned=True))
         if job.is_late:
             self._finish_late(thread, job, outcome)
-        elif job.is_answered:
+            return
+        if job.steps:
+            self._update_mean(min(job.taken_s / job.steps, LONGEST_COUNTED_S))
+        if job.is_answered:
             job.on_abandoned(outcome)
         elif error is None:
             job.deliver(outcome)
@@ -711,7 +581,7 @@ class PinnedThreadPool:
         if began is None and not job.since:
             job.timer = loop.call_later(timeout_s, self._check_deadline, job, timeout_s, began)
             return
-        remaining_s = 0.0 if began is not None else job.since + timeout_s - monotonic()
+        remaining_s = 0.0 if began is not None else job.call_since + timeout_s - monotonic()
         if remaining_s > 0:
             job.timer = loop.call_later(remaining_s, self._check_deadline, job, timeout_s, began)
             return
@@ -721,11 +591,15 @@ class PinnedThreadPool:
         self._abandon(job)
 
     def _abandon(self, job: ThreadJob) -> None:
-        job.fail(CallTimeoutError())
         thread = job.affinity.thread
         running = None if thread is None else thread.job
+        if running is not None and running.is_of(job.affinity):
+            running.split()  # the others in it are not late
+            if job.is_answered:
+                return  # it was between two steps
         runs = running is not None and running.affinity is job.affinity
         job.is_late = runs or bool(job.since)  # else it is still queued, and runs in its turn
+        job.fail(CallTimeoutError())
         if not runs or thread is None or running is None:
             return
         if not running.is_late:  # an earlier call, which was not abandoned
@@ -736,8 +610,9 @@ class PinnedThreadPool:
         self.changed()
         if thread.is_open:
             thread.is_open = False
-            self._threads.remove(thread)
+            self._remove(thread)
         self._reroute(thread)
+        self._start_waiting()
 
     def _finish_late(self, thread: WorkerThread, job: ThreadJob, outcome: Any) -> None:
         was_stuck = job in self._stuck
@@ -749,3 +624,8 @@ class PinnedThreadPool:
         if was_stuck:
             thread.jobs.put(None)
             self.changed()
+
+
+def _bound_to(thread: WorkerThread) -> int:
+    """Return how many environments have been in a thread since their episode began."""
+    return sum(not affinity.has_moved for affinity in thread.pinned)
