@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from installations import venv_python
 
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "benchmarks/run"
@@ -22,6 +23,7 @@ NAMES = [
     "noisy-neighbor",
     "containers",
     "rollout",
+    "ray",
     "soak",
 ]
 
@@ -51,6 +53,9 @@ def test_the_entry_point_is_executable():
 @pytest.mark.slow  # a process per benchmark
 @pytest.mark.parametrize("name", NAMES)
 def test_every_benchmark_has_help(name):
+    if name == "ray":
+        venv_python("ray")  # else it would be installed now
+
     done = run(RUN, name, "--help")
 
     assert done.returncode == 0, done.stderr
@@ -76,6 +81,16 @@ def test_the_docs_show_the_stored_results(name):
     )
 
     done = run("-c", code)
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_page_about_benchmarks_shows_the_stored_results():
+    done = run(
+        "-c",
+        "from benchmarks.summary import PAGE, page_with_summary\n"
+        "assert PAGE.read_text() == page_with_summary(), 'stale; run: benchmarks/run docs'",
+    )
 
     assert done.returncode == 0, done.stderr
 
