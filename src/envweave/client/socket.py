@@ -61,7 +61,7 @@ class BlockingSocket:
     Attributes:
         subprotocol: The subprotocol that the server chose; `None` if it chose none.
         may_spin: Whether to poll for the next message for a moment before sleeping. Waking up takes
-            longer than a quick step. Set it while nobody else on this machine needs the cores.
+            longer than a quick step. Set it while the cores of this machine are otherwise idle.
 
     Raises:
         ConnectionLostError: No server answers there.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import os
 import socket
 import threading
@@ -128,8 +129,8 @@ class RayCluster:
     def _watch_head(self, address: str) -> None:
         """Report the loss of the head before Ray does, which would end this process."""
         host, _, port = address.rpartition(":")
-        seen_s = time.monotonic()
-        while not self._over.wait(HEAD_CHECK_S):
+        seen_s = math.inf  # a `ray://` client may be unable to reach it, and is not ended by Ray
+        while not self._over.is_set():
             try:
                 socket.create_connection((host, int(port)), HEAD_CHECK_S).close()
                 seen_s = time.monotonic()
@@ -137,6 +138,7 @@ class RayCluster:
                 if time.monotonic() - seen_s > HEAD_LOST_S:
                     self._lose_head(f"the head of the Ray cluster at {address} is gone: {error}")
                     return
+            self._over.wait(HEAD_CHECK_S)
 
     def _lose_head(self, loss: str) -> None:
         self._loss = loss

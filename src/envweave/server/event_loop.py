@@ -11,9 +11,9 @@ goes on without it:
 - When the call returns, the old thread finds its token gone. It hands the outcome in and serves the
   environments that it ran so far, as a thread of the pool.
 
-Whoever has picked the token up runs the loop; `list.pop` decides. So a call that hangs costs its
-thread, and delays others by two ticks at most. Calls that wait for the loop's thread share it with
-everything else on the loop: after `TURN_S` of them there is another turn.
+The thread that has picked the token up runs the loop; `list.pop` decides. So a call that hangs
+costs its thread, and delays others by two ticks at most. Calls that wait for the loop's thread
+share it with everything else on the loop: after `TURN_S` of them there is another turn.
 
 The loop also moves when it is told to (`leave_thread`): away from environments that are slow, and
 to the thread of environments that have become quick.
@@ -205,7 +205,7 @@ class ServerEventLoop(asyncio.SelectorEventLoop):
         self._failure: BaseException | None = None
 
     def note_peer(self, peer: object) -> bool:
-        """Record who has sent a message; return whether it is the only one who does."""
+        """Record the sender of a message; return whether it sent the previous one too."""
         is_alone = self._last_peer == id(peer)
         self._last_peer = id(peer)
         self.selector.may_spin = is_alone

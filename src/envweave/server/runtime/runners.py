@@ -415,7 +415,7 @@ class StepJob(ThreadJob):
         self._spec: Spec | None = runners[0].action_spec if count > 1 else None
         self._deliver = deliver
         self._outcomes: list[Any] = [None] * count
-        # The steps that have not begun. Whoever takes one from the iterator has it alone.
+        # The steps that have not begun. The thread that takes one from the iterator has it alone.
         self._left = iter(range(count))
         self._open: Sequence[int] = range(count)  # whose outcome is not delivered
         self._late: int | None = None  # the step that was abandoned

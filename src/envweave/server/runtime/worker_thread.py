@@ -144,7 +144,7 @@ class ThreadJob(ABC):
         try:
             if not self.is_late:
                 self._outcome = self.call()
-        except BaseException as error:  # noqa: BLE001 - delivered to whoever waits for it
+        except BaseException as error:  # noqa: BLE001 - delivered to the caller that waits for it
             self._error = error
         thread.job = None
         self.slice_s = monotonic() - began
