@@ -23,8 +23,7 @@ from server_runtimes import (
 
 import envweave as ew
 from envweave.server.runtime import worker_connection
-from envweave.server.runtime.worker_host import ServerWorkerHost
-from envweave.wire.encoding import MSGPACK
+from envweave.server.runtime.worker_host import RuntimeSessions
 from envweave.workers import launch
 
 
@@ -185,26 +184,25 @@ def test_a_worker_forgets_sessions_that_could_not_be_made() -> None:
             if not Fragile.is_whole:
                 raise RuntimeError("no licence")
 
-    async def play() -> ServerWorkerHost:
-        worker = ServerWorkerHost(bytearray())
-        worker._runtime = local_runtime(Fragile)
-        await worker._runtime.start()
-        (await open_sessions(worker._runtime))[0].is_live
+    async def play() -> RuntimeSessions:
+        sessions = RuntimeSessions(lambda _: None)
+        sessions._runtime = local_runtime(Fragile)
+        await sessions._runtime.start()
+        (await open_sessions(sessions._runtime))[0].is_live
         Fragile.is_whole = False
-        session_options = {"autoreset": False, "position": None}
-        packed = MSGPACK.encode(session_options)
+        options = {"autoreset": False, "position": None}
         for number in range(5):
-            opening = asyncio.ensure_future(worker._carry_out("open", number, packed, None))
+            opening = asyncio.ensure_future(sessions.call("open", number, options, None))
             await asyncio.sleep(0)
-            await worker._carry_out("close", number, MSGPACK.encode({}), None)
+            await sessions.call("close", number, {}, None)
             with pytest.raises(ew.errors.DefinitionError):
                 await opening
-            await worker._carry_out("close", number, MSGPACK.encode({}), None)
-        await worker._runtime.close()
-        return worker
+            await sessions.call("close", number, {}, None)
+        await sessions._runtime.close()
+        return sessions
 
-    worker = run(play())
+    sessions = run(play())
 
-    assert not worker._unwanted
-    assert not worker._opening
-    assert not worker._runners
+    assert not sessions._unwanted
+    assert not sessions._opening
+    assert not sessions._runners

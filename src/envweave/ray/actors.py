@@ -30,7 +30,8 @@ from envweave.vector.process.turns import answer, pack_done
 from envweave.vector.process.vector_worker import VectorWorker
 from envweave.workers.deadlines import CodeClock
 from envweave.workers.pickling import load_definition, pack_by_value, pack_failure, pack_reply
-from envweave.workers.session_worker import SessionWorker
+from envweave.workers.rpc import SessionHost
+from envweave.workers.session_worker import DriverSessions, PickledCalls
 from envweave.workers.shared_memory import SharedMemory
 
 CONTROL = "control"
@@ -109,6 +110,7 @@ class _WorkerActor:
         logging.getLogger("envweave").setLevel(settings.log_level)
         self._settings = settings
         self._clock = CodeClock(SharedMemory.of(8 * CodeClock.SIZE).words())
+        self._worker: Any = None
         self._began_s = time.monotonic()
         self._steps = 0
         self._counter = Counter(
@@ -206,18 +208,20 @@ class SessionActor(_WorkerActor):
 
     async def start(self) -> ActorInfo:
         """Make the environments."""
-        return self._make(SessionWorker)
+        info = self._make(DriverSessions)
+        if self._worker is not None:
+            self._host = SessionHost(self._worker, PickledCalls("a call"))
+        return info
 
-    async def call(self, number: int, method: str, session: int, packed: bytes) -> list[Any]:
-        """Make a call of a session; return its number and the reply, which may be none."""
-        worker: SessionWorker = self._worker
-        replies: list[bytes] = []
-        task = worker.start(method, session, packed, replies.append)
+    async def call(self, message: list[Any]) -> list[Any] | None:
+        """Carry out a call; return the reply, which a canceled call has not."""
+        replies: list[list[Any]] = []
+        task = self._host.handle(message, replies.append)
         if task is not None:
             await asyncio.wait([task])
-        if method == "step":
+        if message[1] == "step":
             self._count(1)
-        return [number, *replies]
+        return replies[0] if replies else None
 
     @ray.method(concurrency_group=CONTROL)
     async def running(self) -> tuple[int, float] | None:

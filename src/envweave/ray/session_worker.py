@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
+import contextlib
 from collections import deque
+from collections.abc import Callable
 from typing import Any, final
 
 from envweave.ray.actors import SessionActor
 from envweave.ray.worker import RayJob, RayWorker
-from envweave.vector.process.turns import EventFd
-from envweave.workers.channel import FrameBuffer, decode_message, encode_message, frame
+from envweave.workers.channel import decode_message, encode_message
 from envweave.workers.launch import WorkerLostError
 
 
@@ -38,20 +39,16 @@ class RaySessionLauncher:
 
 @final
 class RaySessionWorker:
-    """An actor that runs sessions. See `WorkerProcess`, whose calls it has.
-
-    Attributes:
-        connection: The connection to it, for an event loop.
-    """
+    """An actor that runs sessions. See `WorkerProcess`, whose calls it has."""
 
     def __init__(self, job: RayJob, definition: bytes, num_envs: int) -> None:
-        self.connection = ActorConnection(self)
+        self._connection = ActorConnection(self)
         self.process = RayWorker(
             job,
             SessionActor,
             definition,
             num_envs,
-            on_loss=self.connection.notify,
+            on_loss=self._connection.notify,
             max_concurrency=2 * num_envs + 8,
         )
         self._has_started = False
@@ -73,7 +70,11 @@ class RaySessionWorker:
 
     def submit(self, message: list[Any]) -> None:
         """Send a message that was decoded."""
-        self.process.submit("call", *message[:4], on_reply=self.connection.deliver)
+        self.process.submit("call", message, on_reply=self._connection.deliver)
+
+    def loop_connection(self) -> ActorConnection:
+        """Return the connection to it, for an event loop."""
+        return self._connection
 
     def receive(self, timeout_s: float | None = None) -> bytes:
         """Return the actor's next message; the first is its report.
@@ -85,13 +86,13 @@ class RaySessionWorker:
             report = self.process.await_start().report
             self._has_started = True
             return report
-        self.process.wait_for(self.connection.has_message, code_s=timeout_s)
-        return self.connection.take()
+        self.process.wait_for(self._connection.has_message, code_s=timeout_s)
+        return encode_message(self._connection.take())
 
     def has_message(self, timeout_s: float) -> bool:
         """Wait for the next message; return whether one arrived."""
         try:
-            return self.process.wait_for(self.connection.has_message, at_most_s=timeout_s)
+            return self.process.wait_for(self._connection.has_message, at_most_s=timeout_s)
         except WorkerLostError:
             return False
 
@@ -105,72 +106,68 @@ class RaySessionWorker:
 
     def lost(self) -> WorkerLostError:
         """End what is left of it, and return how it ended."""
-        loss = self.process.lost()
-        self.connection.close()
-        return loss
+        return self.process.lost()
 
     def end(self) -> None:
         """End it. May be called twice."""
         self.process.end()
-        self.connection.close()
 
 
 @final
 class ActorConnection:
-    """Looks like a socket to an event loop: frames go out as calls, replies come in as frames."""
+    """The `LoopConnection` to an actor: messages go out as calls.
+
+    Replies arrive in threads of Ray's, and wait here until the loop has taken them.
+    """
 
     def __init__(self, worker: RaySessionWorker) -> None:
         self._worker = worker
-        self._unsent = FrameBuffer()
-        self._received: deque[bytes] = deque()
-        self._event = EventFd.new()
-        self._lock = threading.Lock()  # over `_event`: replies arrive in other threads
+        self._received: deque[list[Any]] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_message: Callable[[Any], Any]
+        self._on_lost: Callable[[], None]
 
-    def fileno(self) -> int:
-        """Return the descriptor to poll; -1 once it is closed."""
-        return self._event.fileno() if self._event.fds else -1
+    def attach(self, on_message: Callable[[Any], Any], on_lost: Callable[[], None]) -> None:
+        """Deliver replies on the loop that runs."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._on_message, self._on_lost = on_message, on_lost
+            self._loop = loop
+            loop.call_soon(self._deliver)  # what a loop that has ended did not take
 
-    def settimeout(self, _: float | None, /) -> None:
-        """Do nothing: its calls never wait."""
+    def send(self, message: list[Any]) -> None:
+        """Make a call."""
+        if not self._worker.is_gone:  # else the loop is about to find that out
+            self._worker.submit(message)
 
-    def send(self, data: Any, /) -> int:
-        """Make the calls in these frames; an incomplete frame is kept until the rest is sent."""
-        for message in self._unsent.feed(bytes(data)):
-            if not self._worker.is_gone:  # else the event loop is about to find that out
-                self._worker.submit(message)
-        return len(data)
-
-    def recv(self, _: int, /) -> bytes:
-        """Return the replies that arrived, as frames; nothing when the actor is gone."""
-        self._event.clear()
-        received = b"".join(frame(self.take()) for _ in range(len(self._received)))
-        if received and self._worker.is_gone:
-            self.notify()  # read once more
-        if not received and not self._worker.is_gone:
-            raise BlockingIOError
-        return received
-
-    def deliver(self, reply: list[Any]) -> None:
-        """Take a reply, in a thread of Ray's; a cancelled call has none."""
-        if len(reply) > 1:
-            self._received.append(encode_message(reply))
+    def deliver(self, reply: list[Any] | None) -> None:
+        """Take a reply, in a thread of Ray's; a canceled call has none."""
+        if reply is not None:
+            self._received.append(reply)
             self.notify()
 
     def notify(self) -> None:
-        """Wake the event loop that reads it."""
-        with self._lock:
-            if self._event.fds:
-                self._event.notify()
+        """Wake the loop, in any thread: a reply has arrived, or the actor is gone."""
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended; the next one takes the reply
+                loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        while self._received and self._loop is not None:
+            self._on_message(self._received.popleft())
+        if self._worker.is_gone and self._loop is not None:
+            self.detach()
+            self._on_lost()
 
     def has_message(self) -> bool:
         """Whether a reply has arrived."""
         return bool(self._received)
 
-    def take(self) -> bytes:
-        """Return the oldest reply, without a frame."""
+    def take(self) -> list[Any]:
+        """Return the oldest reply."""
         return self._received.popleft()
 
-    def close(self) -> None:
-        """Close the descriptor. May be called twice."""
-        with self._lock:
-            self._event.close()
+    def detach(self) -> None:
+        """Leave the loop. May be called twice."""
+        self._loop = None

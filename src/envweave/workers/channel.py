@@ -13,7 +13,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast, final
+from typing import Any, final
 
 import msgspec
 
@@ -23,13 +23,11 @@ encode_message = msgspec.msgpack.Encoder().encode
 decode_message = msgspec.msgpack.Decoder().decode
 
 
+_CHUNK = 1 << 18
+
+
 class PeerGoneError(Exception):
     """The other end is gone. Never raised to a caller of envweave."""
-
-
-def frame(payload: bytes) -> bytes:
-    """Return a payload with its length in front."""
-    return LENGTH.pack(len(payload)) + payload
 
 
 @final
@@ -129,57 +127,43 @@ class FrameBuffer:
             del received[:start]
         return messages
 
-    def clear(self) -> None:
-        """Drop an incomplete message."""
-        self._received.clear()
-
 
 @final
-class FrameConnection(asyncio.Protocol):
-    """One end of a connection, on an event loop.
+class FrameConnection:
+    """One end of a connection, on one event loop at a time.
 
-    Messages that are sent in one iteration of the loop leave in one write.
-
-    Args:
-        on_message: Called with every message that arrives.
-        on_lost: Called when the other end is gone.
+    Messages that are sent in one iteration of the loop leave in one write. It reads and writes the
+    socket itself, since a transport of asyncio belongs to one loop: callers may run one loop after
+    the other.
     """
 
-    def __init__(self, on_message: Callable[[Any], None], on_lost: Callable[[], None]) -> None:
-        self._on_message = on_message
-        self._on_lost = on_lost
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.WriteTransport | None = None
-        self._buffer = FrameBuffer()
-        self._unsent: list[bytes] = []
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._fd = connection.fileno()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_message: Callable[[Any], Any]
+        self._on_lost: Callable[[], None]
+        self._received = FrameBuffer()
+        self._unsent: list[bytes] = []  # in this iteration of the loop
+        self._rest = bytearray()  # that did not fit
+        self._is_broken = False
 
-    @classmethod
-    async def open(
-        cls,
-        connection: socket.socket,
-        on_message: Callable[[Any], None],
-        on_lost: Callable[[], None],
-    ) -> FrameConnection:
-        """Read and write a socket on the running loop."""
-        connection.setblocking(False)  # noqa: FBT003 - by position only
-        _, opened = await asyncio.get_running_loop().create_connection(
-            lambda: cls(on_message, on_lost), sock=connection
-        )
-        return opened
+    def attach(self, on_message: Callable[[Any], Any], on_lost: Callable[[], None]) -> None:
+        """Read and write on the loop that runs.
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the loop."""
-        self._transport = cast("asyncio.WriteTransport", transport)
-
-    def connection_lost(self, _: Exception | None) -> None:
-        """Called by the loop."""
-        self._transport = None
-        self._on_lost()
-
-    def data_received(self, data: bytes) -> None:
-        """Called by the loop."""
-        for message in self._buffer.feed(data):
-            self._on_message(message)
+        Args:
+            on_message: Called with every message that arrives.
+            on_lost: Called when the other end is gone.
+        """
+        loop = asyncio.get_running_loop()
+        if loop is self._loop:
+            return
+        self._loop = loop
+        self._on_message, self._on_lost = on_message, on_lost
+        self._connection.settimeout(0)
+        loop.add_reader(self._fd, self._on_readable)
+        if self._unsent or self._rest:  # by a loop that has ended
+            loop.call_soon(self._flush)
 
     def send(self, message: Any) -> None:
         """Send a message; dropped if the other end is gone."""
@@ -187,6 +171,8 @@ class FrameConnection(asyncio.Protocol):
 
     def send_payloads(self, *payloads: bytes) -> None:
         """Send payloads as they are, each in a frame; dropped if the other end is gone."""
+        if self._loop is None:
+            return
         if not self._unsent:
             self._loop.call_soon(self._flush)
         for payload in payloads:
@@ -194,14 +180,65 @@ class FrameConnection(asyncio.Protocol):
 
     def _flush(self) -> None:
         unsent, self._unsent = self._unsent, []
-        if self._transport is not None:
-            self._transport.write(b"".join(unsent))
+        if self._rest:
+            self._rest += b"".join(unsent)
+            self._write_rest()
+        elif unsent:
+            data = b"".join(unsent)
+            sent = self._write(data)
+            if sent < len(data):
+                self._rest += memoryview(data)[sent:]
+                self._await_room()
 
-    def close(self) -> None:
-        """Close the connection once everything is sent."""
+    def _write_rest(self) -> None:
+        with memoryview(self._rest) as rest:
+            sent = self._write(rest)
+        del self._rest[:sent]
+        self._await_room()
+
+    def _write(self, data: bytes | memoryview) -> int:
+        """Send what fits; return how much."""
+        if self._is_broken:
+            return len(data)
+        try:
+            return self._connection.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            self._is_broken = True  # the reader finds out that the other end is gone
+            return len(data)
+
+    def _await_room(self) -> None:
+        if self._loop is None:
+            return
+        if self._rest:
+            self._loop.add_writer(self._fd, self._write_rest)
+        else:
+            self._loop.remove_writer(self._fd)
+
+    def _on_readable(self) -> None:
+        try:
+            data = self._connection.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            for message in self._received.feed(data):
+                self._on_message(message)
+        else:
+            self.detach()
+            self._on_lost()
+
+    def detach(self) -> None:
+        """Send what fits, and leave the loop. May be called twice."""
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
         self._flush()
-        if self._transport is not None:
-            self._transport.close()
+        if not loop.is_closed():
+            loop.remove_reader(self._fd)
+            loop.remove_writer(self._fd)
 
 
 @contextmanager

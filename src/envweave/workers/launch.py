@@ -20,7 +20,7 @@ from typing import Any, final
 
 from envweave.lifetime import OwnerProcess
 from envweave.types import EpisodeEnd
-from envweave.workers.channel import Channel, PeerGoneError, uninterrupted
+from envweave.workers.channel import Channel, FrameConnection, PeerGoneError, uninterrupted
 from envweave.workers.deadlines import CodeClock
 from envweave.workers.main import WorkerSettings
 from envweave.workers.pickling import pack
@@ -117,10 +117,9 @@ class WorkerProcess:
         """The process's ID."""
         return self._process.pid
 
-    @property
-    def connection(self) -> socket.socket:
-        """The connection itself, for an event loop."""
-        return self.channel.connection
+    def loop_connection(self) -> FrameConnection:
+        """Return the connection to it, for an event loop."""
+        return FrameConnection(self.channel.connection)
 
     @property
     def pidfd(self) -> int | None:

@@ -4,48 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import pickle
-from typing import Any, Protocol, final
+from typing import Any, NamedTuple, Protocol, final
 
-from envweave.errors import EnvWeaveError, format_error
+from envweave.errors import EnvWeaveError
 from envweave.lifetime import OwnerProcess
-from envweave.workers.channel import FrameBuffer, encode_message, frame
 from envweave.workers.deadlines import CodeClock
 from envweave.workers.launch import CLOSE_S, WorkerLostError, WorkerProcess
 from envweave.workers.main import WorkerInfo
-from envweave.workers.pickling import check_actions, pack, pack_by_value
-from envweave.workers.session_worker import CallParams, WorkerReply
+from envweave.workers.rpc import UNREADABLE, LoopConnection, WorkerConnection, WorkerReply
+from envweave.workers.session_worker import CallParams, PickledCalls, SessionStatus
 from envweave.workers.shared_memory import SharedMemory
 
 HOST = "envweave.workers.session_worker:run"
 
 
-class WorkerSocket(Protocol):
-    """What an event loop needs of the socket to a worker."""
-
-    def fileno(self) -> int:
-        """Return the descriptor to poll; -1 once it is closed."""
-        ...
-
-    def settimeout(self, timeout_s: float | None, /) -> None:
-        """Make its calls wait for so long."""
-        ...
-
-    def send(self, data: Any, /) -> int:
-        """Send what fits; return how many bytes."""
-        ...
-
-    def recv(self, size: int, /) -> bytes:
-        """Return bytes that arrived; none when the worker is gone."""
-        ...
-
-
 class SessionWorkerProcess(Protocol):
     """A worker that runs sessions. See `WorkerProcess`."""
 
-    @property
-    def connection(self) -> WorkerSocket:
-        """The connection to it, for an event loop."""
+    def loop_connection(self) -> LoopConnection:
+        """Return the connection to it, for an event loop."""
         ...
 
     @property
@@ -121,6 +98,18 @@ class ProcessLauncher:
         self._memory.close()
 
 
+class SessionResult(NamedTuple):
+    """What a call returned.
+
+    Attributes:
+        value: What the driver's method returned.
+        status: The status of the session.
+    """
+
+    value: Any
+    status: SessionStatus
+
+
 @final
 class WorkerSlot:
     """A worker with some sessions, and its replacement when it is lost.
@@ -129,6 +118,7 @@ class WorkerSlot:
         worker: The current one; `None` after it was lost.
         generation: How many have been started.
         loss: How the last one was lost.
+        calls: The calls to it.
     """
 
     def __init__(self, launcher: SessionLauncher, timeout_s: float | None) -> None:
@@ -137,10 +127,10 @@ class WorkerSlot:
         self.loss = WorkerLostError("it has not started")
         self.timeout_s = timeout_s
         self._launcher = launcher
-        self._by_value = False
+        self._encoding = PickledCalls("its reply")
+        self.calls = WorkerConnection(self._encoding)
         self._is_ended = False
         self._owner = OwnerProcess()
-        self._numbers = 0
 
     def launch(self) -> SessionWorkerProcess:
         """Start a worker, without waiting for it.
@@ -161,7 +151,7 @@ class WorkerSlot:
         """
         worker = self.launch() if worker is None else worker
         try:
-            kind, info = _load(worker.receive())
+            kind, info = self._encoding.decode(worker.receive())
             if kind != "done":
                 raise info
         except BaseException:
@@ -185,37 +175,23 @@ class WorkerSlot:
         except (EnvWeaveError, OSError) as error:
             raise WorkerLostError(f"a new worker process could not take over: {error}") from error
 
-    def encode_call(
-        self, session: int, method: str, *args: Any, **params: Any
-    ) -> tuple[int, bytes]:
-        """Return a call's number, and the call as a message."""
-        self._numbers += 1
-        call = CallParams(args, **params)
-        try:
-            packed = (pack_by_value if self._by_value else pack)(tuple(call))
-        except Exception:
-            check_actions(args)
-            raise
-        return self._numbers, encode_message([self._numbers, method, session, packed, None])
-
-    def decode_reply(self, reply: bytes) -> WorkerReply | None:
-        """Return the reply to a call; `None` if the call must be encoded and sent again.
+    def result(self, reply: WorkerReply) -> SessionResult | None:
+        """Return what a call returned; `None` if the call must be sent again.
 
         Raises:
             WorkerLostError: It cannot be read, so the outcome of the call is unknown.
             Exception: What the call raised.
         """
-        kind, value = _load(reply)
-        if kind == "done":
-            done: WorkerReply = value
-            return done
-        if kind == "unreadable" and not self._by_value:
-            self._by_value = True
-            return None
-        raise value if isinstance(value, Exception) else WorkerLostError(f"it replied: {value}")
+        if reply.kind != UNREADABLE:
+            return SessionResult(reply.value(), SessionStatus.read(reply.status))
+        if self._encoding.by_value:
+            raise WorkerLostError(f"it replied: {self._encoding.decode_error(reply.payload)}")
+        self._encoding.by_value = True
+        return None
 
     def lose(self, loss: WorkerLostError) -> None:
         """Record that the worker is gone."""
+        self.calls.fail(loss)
         if self.worker is not None:
             self.worker.end()
         self.worker, self.loss = None, loss
@@ -232,33 +208,15 @@ class WorkerSlot:
         self._launcher.close()
 
 
-def _load(reply: bytes | bytearray) -> Any:
-    try:
-        return pickle.loads(reply)  # noqa: S301 - from our own worker
-    except Exception as error:
-        raise WorkerLostError(f"its reply cannot be read: {format_error(error)}") from error
-
-
-_CHUNK = 1 << 18
-
-
 @final
 class AsyncWorkerConnection:
-    """Carries the calls of many sessions to one worker process, on one event loop at a time.
-
-    It reads and writes the socket itself instead of using an asyncio transport, which would
-    belong to one loop: callers may run one loop after the other.
-    """
+    """Carries the calls of many sessions to one worker process, on one event loop at a time."""
 
     def __init__(self, slot: WorkerSlot, count: int) -> None:
         self.slot = slot
         self._open = count  # how many of its environments are not closed
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._starting: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
-        self._pending: dict[int, asyncio.Future[bytes]] = {}
-        self._received = FrameBuffer()
-        self._unsent = bytearray()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: tuple[asyncio.AbstractEventLoop, asyncio.TimerHandle] | None = None
         atexit.register(slot.end)
 
     @property
@@ -266,122 +224,70 @@ class AsyncWorkerConnection:
         """How many workers have been started."""
         return self.slot.generation
 
-    async def call(self, session: int, method: str, *args: Any, **params: Any) -> WorkerReply:
+    async def call(self, session: int, method: str, *args: Any, **params: Any) -> SessionResult:
         """Make a call, and return its outcome.
 
         Raises:
             WorkerLostError: The worker is gone.
             Exception: What the call raised.
         """
-        while True:
-            self._attach()
-            number, packed = self.slot.encode_call(session, method, *args, **params)
-            future = self._pending[number] = asyncio.get_running_loop().create_future()
-            self._send(packed)
+        result: SessionResult | None = None
+        while result is None:
+            calls = self._attach()
+            call = calls.submit(method, session, CallParams(args, **params))
             try:
-                reply = self.slot.decode_reply(await future)
+                result = self.slot.result(await call.future)
             except WorkerLostError as loss:
-                self.lose(loss)
+                self.slot.lose(loss)
                 raise
             except asyncio.CancelledError:
-                if self.slot.worker is not None:
-                    self._send(self.slot.encode_call(session, "cancel")[1])
+                calls.cancel(call)
                 raise
-            finally:
-                self._pending.pop(number, None)
-            if reply is not None:
-                return reply
+        return result
 
-    def _attach(self) -> None:
-        """Read the worker's connection on the running loop.
+    def _attach(self) -> WorkerConnection:
+        """Return the connection to the worker, attached to the loop that runs.
 
         Raises:
             WorkerLostError: There is no worker.
         """
-        worker, loop = self.slot.worker, asyncio.get_running_loop()
-        if worker is None:
-            raise self.slot.loss
-        if self._loop is not loop:
-            self._loop = loop
-            if self._timer is not None:  # of a loop that has ended
-                self._timer.cancel()
-                self._timer = None
-            worker.connection.settimeout(0)
-            loop.add_reader(worker.connection.fileno(), self._on_readable)
-        if self.slot.timeout_s is not None and self._timer is None:
-            self._timer = loop.call_later(self.slot.timeout_s, self._check_deadline)
+        slot, loop = self.slot, asyncio.get_running_loop()
+        if slot.worker is None:
+            raise slot.loss
+        if slot.calls.connection is None:
+            slot.calls.connection = slot.worker.loop_connection()
+        slot.calls.connection.attach(slot.calls.receive, self._on_lost)
+        if slot.timeout_s is not None:
+            if self._timer is not None and self._timer[0] is not loop:  # one that has ended
+                self._stop_timer()
+            if self._timer is None:
+                self._start_timer(loop, slot.timeout_s)
+        return slot.calls
 
-    def _send(self, payload: bytes) -> None:
-        self._unsent += frame(payload)
-        self._on_writable()
+    def _start_timer(self, loop: asyncio.AbstractEventLoop, after_s: float) -> None:
+        self._timer = loop, loop.call_later(after_s, self._check_deadline)
 
-    def _on_writable(self) -> None:
-        """Send what fits; the rest when there is room."""
-        worker, loop = self.slot.worker, self._loop
-        if worker is None or loop is None:
-            return
-        connection = worker.connection
-        try:
-            del self._unsent[: connection.send(self._unsent)]
-        except BlockingIOError:
-            pass
-        except OSError:
-            return  # the reader will find it gone
-        if self._unsent:
-            loop.add_writer(connection.fileno(), self._on_writable)
-        else:
-            loop.remove_writer(connection.fileno())
-
-    def _on_readable(self) -> None:
-        worker = self.slot.worker
-        if worker is None:
-            return
-        try:
-            data = worker.connection.recv(_CHUNK)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self.lose(None)
-            return
-        for number, reply in self._received.feed(data):
-            future = self._pending.get(number)
-            if future is not None and not future.done():
-                future.set_result(reply)
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer[1].cancel()
+            self._timer = None
 
     def _check_deadline(self) -> None:
         """End a worker whose code has taken too long; else check again when it may have."""
         self._timer = None
-        worker, timeout_s, loop = self.slot.worker, self.slot.timeout_s, self._loop
-        if worker is None or timeout_s is None or loop is None or not self._pending:
+        slot = self.slot
+        if slot.worker is None or slot.timeout_s is None or not slot.calls.has_pending:
             return
-        fd = worker.connection.fileno()
         try:
-            left = worker.check_deadline(timeout_s)
+            left_s = slot.worker.check_deadline(slot.timeout_s)
         except WorkerLostError as loss:
-            self._detach(fd)
-            self.lose(loss)
-            return
-        self._timer = loop.call_later(left, self._check_deadline)
+            self.slot.lose(loss)
+        else:
+            self._start_timer(asyncio.get_running_loop(), left_s)
 
-    def lose(self, loss: WorkerLostError | None) -> None:
-        """Record that the worker is gone, and fail all pending calls."""
-        worker = self.slot.worker
-        if worker is not None:
-            self._detach(worker.connection.fileno())
-            self.slot.lose(worker.lost() if loss is None else loss)
-        self._received.clear()
-        self._unsent.clear()
-        for future in self._pending.values():
-            if not future.done():
-                future.set_exception(self.slot.loss)
-
-    def _detach(self, fd: int) -> None:
-        if self._loop is not None and not self._loop.is_closed() and fd >= 0:
-            self._loop.remove_reader(fd)
-            self._loop.remove_writer(fd)
-        self._loop = None
+    def _on_lost(self) -> None:
+        if self.slot.worker is not None:
+            self.slot.lose(self.slot.worker.lost())
 
     async def ready(self) -> None:
         """Start another worker if the last was lost.
@@ -396,7 +302,7 @@ class AsyncWorkerConnection:
             if self.slot.worker is not None:
                 if not self.slot.worker.is_gone:
                     return
-                self.lose(None)
+                self._on_lost()
             await asyncio.to_thread(self.slot.restart)
 
     async def close_one(self, session: int, *, is_current: bool) -> None:
@@ -420,8 +326,5 @@ class AsyncWorkerConnection:
 
     def end(self) -> None:
         """End the worker. May be called twice."""
-        if self.slot.worker is not None:
-            self._detach(self.slot.worker.connection.fileno())
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
         self.slot.end()

@@ -22,11 +22,11 @@ from envweave.lifetime import AtExit, CloseGuard
 from envweave.session.episodes import EpisodeTracker, advance_seed, with_autoreset
 from envweave.session.session import Phase, refusal
 from envweave.types import AGENT, ResetResult, State, StepResult
-from envweave.workers.channel import decode_message
+from envweave.workers.channel import decode_message, encode_message
 from envweave.workers.launch import CLOSE_S, WorkerLostError
 from envweave.workers.main import WorkerInfo
-from envweave.workers.session_client import AsyncWorkerConnection, WorkerSlot
-from envweave.workers.session_worker import WorkerReply
+from envweave.workers.session_client import AsyncWorkerConnection, SessionResult, WorkerSlot
+from envweave.workers.session_worker import CallParams
 
 logger = logging.getLogger("envweave.session")
 
@@ -56,9 +56,9 @@ class _WorkerEpisode:
     def _step_when_closed(self) -> EnvWeaveError:
         return refusal(Phase.CLOSED, self.interface.name, None, autoreset=self._autoreset)
 
-    def _take(self, reply: WorkerReply) -> Any:
-        self.agents, self._position = reply.agents, reply.position
-        return reply.value
+    def _take(self, result: SessionResult) -> Any:
+        self.agents, self._position = result.status
+        return result.value
 
     def _lost_in_reset(self, loss: WorkerLostError, kwargs: dict[str, Any]) -> EnvWeaveError:
         """Record that a reset lost its worker; return what to raise."""
@@ -147,10 +147,11 @@ class ProcessDriver(_WorkerEpisode):
         if worker is None:
             raise slot.loss
         try:
-            reply: WorkerReply | None = None
-            while reply is None:
-                worker.send(slot.encode_call(0, method, *args, **params)[1])
-                reply = slot.decode_reply(decode_message(worker.receive(slot.timeout_s))[1])
+            result: SessionResult | None = None
+            while result is None:
+                worker.send(_encode(slot, method, CallParams(args, **params)))
+                reply = decode_message(worker.receive(slot.timeout_s))
+                result = slot.result(slot.calls.read(reply))
         except WorkerLostError as loss:
             slot.lose(loss)
             raise
@@ -159,7 +160,7 @@ class ProcessDriver(_WorkerEpisode):
         except BaseException:
             slot.lose(INTERRUPTED)  # how far the call got is unknown
             raise
-        return self._take(reply)
+        return self._take(result)
 
     def close(self) -> None:
         """Close the environment and end its worker, once."""
@@ -170,11 +171,15 @@ class ProcessDriver(_WorkerEpisode):
         try:
             if slot.worker is not None:
                 with contextlib.suppress(WorkerLostError):
-                    slot.worker.send(slot.encode_call(0, "close")[1])
+                    slot.worker.send(_encode(slot, "close", CallParams()))
                     if slot.worker.has_message(CLOSE_S):
-                        slot.decode_reply(decode_message(slot.worker.receive())[1])
+                        slot.result(slot.calls.read(decode_message(slot.worker.receive())))
         finally:
             slot.end()
+
+
+def _encode(slot: WorkerSlot, method: str, params: CallParams) -> bytes:
+    return encode_message(slot.calls.message(method, 0, params))
 
 
 @final

@@ -1,8 +1,6 @@
-"""The worker's side of process sessions: many sessions in one process, called by number.
+"""The worker's side of process sessions: the drivers of many sessions on one event loop.
 
-A call is `[number, method, session, params, timeout_s]`, a reply `[number, reply]`; `params` and
-`reply` are pickled by themselves, so that an author's class that cannot be read here spoils only
-its own call.
+`rpc.py` describes the messages; here their parameters and results are pickles.
 """
 
 from __future__ import annotations
@@ -10,28 +8,32 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
-import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, final
 
-from envweave.errors import ResetFailedError, StateFailedError
+from envweave.errors import ResetFailedError, StateFailedError, format_error
 from envweave.registry import EnvSpec, MakeOptions
 from envweave.registry.plugins import load_path
-from envweave.session import AsyncDriver
+from envweave.session import AsyncDriver, Position
 from envweave.session.episodes import with_autoreset
 from envweave.types import ResetResult, StepResult
-from envweave.workers.channel import Channel, FrameConnection
+from envweave.workers.channel import Channel
 from envweave.workers.deadlines import ClockedEnvironment, CodeClock
+from envweave.workers.launch import WorkerLostError
 from envweave.workers.main import WorkerInfo, make_host
 from envweave.workers.pickling import (
     bind_main_classes,
+    check_actions,
     fail_start,
     fail_step,
     load_definition,
+    pack,
+    pack_by_value,
     pack_failure,
     pack_reply,
     pickle_error,
 )
+from envweave.workers.rpc import SessionHost
 from envweave.workers.shared_memory import SharedMemory
 
 MAKE = "envweave.backends.inproc:connect_pool"
@@ -53,32 +55,101 @@ class CallParams(NamedTuple):
     position: Any = None
 
 
-class WorkerReply(NamedTuple):
-    """The outcome of a call.
+class SessionStatus(NamedTuple):
+    """What goes with every reply of a session.
 
     Attributes:
-        value: What the method returned.
         agents: Who takes part now.
         position: The position of the stream of episodes.
     """
 
-    value: Any
     agents: list[str]
-    position: Any
+    position: Position
+
+    @classmethod
+    def read(cls, packed: bytes) -> SessionStatus:
+        """Return the status that was received."""
+        return cls(*pickle.loads(packed))  # noqa: S301 - from our own worker
+
+
+@final
+class PickledCalls:
+    """Parameters and results as pickles. An `Encoding`.
+
+    Args:
+        received: What this end receives, for messages of errors.
+
+    Attributes:
+        by_value: Whether the worker cannot import some class of our parameters.
+    """
+
+    def __init__(self, received: str) -> None:
+        self._received = received
+        self.by_value = False
+
+    def encode_call(self, params: CallParams) -> bytes:
+        """Pickle the parameters of a call, for the worker.
+
+        Raises:
+            ActionError: The action of a step cannot be pickled.
+        """
+        try:
+            return (pack_by_value if self.by_value else pack)(tuple(params))
+        except Exception:
+            check_actions(params.args)
+            raise
+
+    def encode_reply(self, value: Any) -> bytes:
+        """Pickle a result, in the worker: without the private parts of tasks."""
+        return pack_reply(value)
+
+    def encode_error(self, error: Exception) -> bytes:
+        """Pickle what a call raised, in the worker."""
+        return pack_failure(error)
+
+    def decode(self, packed: bytes | bytearray) -> Any:
+        """Return what was pickled.
+
+        Raises:
+            WorkerLostError: It cannot be read, so the outcome of the call is unknown.
+        """
+        try:
+            return pickle.loads(packed)  # noqa: S301 - from our own worker, or parent
+        except Exception as error:
+            raise WorkerLostError(
+                f"{self._received} cannot be read: {format_error(error)}"
+            ) from error
+
+    def decode_error(self, packed: bytes) -> Exception:
+        """Return what a call raised."""
+        error: Exception = self.decode(packed)[1]
+        return error
 
 
 def run(channel: Channel, definition: bytearray, clock_fd: int) -> None:
     """Run sessions until the parent closes the connection."""
     os.set_inheritable(clock_fd, False)  # noqa: FBT003 - by position only
     clock = CodeClock(SharedMemory(clock_fd).words())
-    worker = make_host(channel, lambda: SessionWorker(clock, *load_definition(definition)))
-    if worker is not None:
-        asyncio.run(worker.serve(channel.connection))
+    sessions = make_host(channel, lambda: DriverSessions(clock, *load_definition(definition)))
+    if sessions is not None:
+        asyncio.run(_serve(channel, sessions))
+
+
+async def _serve(channel: Channel, sessions: DriverSessions) -> None:
+    """Answer until the parent closes the connection, then close every environment."""
+    host = SessionHost(sessions, PickledCalls("a call"))
+    host.open(channel.connection)
+    await host.wait()
+    await host.cancel_all()
+    await sessions.close()
 
 
 @final
-class SessionWorker:
-    """Runs the sessions of one worker on one event loop."""
+class DriverSessions:
+    """The sessions of one worker: calls are calls of their drivers. See `Sessions`.
+
+    The calls of one session run one after the other.
+    """
 
     def __init__(
         self,
@@ -95,7 +166,7 @@ class SessionWorker:
         self._drivers: list[AsyncDriver] = load_path(MAKE)(
             spec, kwargs, options, len(rows), wrap=wrap, share=(rows.start, size)
         )
-        self._last: dict[int, asyncio.Task[None]] = {}  # the last call of each session
+        self._last: dict[int, asyncio.Task[Any] | None] = {}  # the last call of each session
         bind_main_classes(self._drivers[0].interface)
 
     @property
@@ -103,82 +174,39 @@ class SessionWorker:
         """What the parent needs to know first."""
         return WorkerInfo(self._drivers[0].interface, self._drivers[0].tasks)
 
-    async def serve(self, connection: socket.socket) -> None:
-        """Answer until the parent closes the connection, then close every environment."""
-        is_over = asyncio.Event()
-        self._connection = await FrameConnection.open(connection, self._on_message, is_over.set)
-        await is_over.wait()
-        await self.close()
-
-    async def close(self) -> None:
-        """Cancel what runs, and close every environment."""
-        for task in self._last.values():
-            task.cancel()
-        await asyncio.gather(*self._last.values(), return_exceptions=True)
-        closing = [driver.close() for driver in self._drivers]
-        await asyncio.gather(*closing, return_exceptions=True)
-
-    def _on_message(self, message: list[Any]) -> None:
-        number, method, session, packed, _ = message
-        self.start(method, session, packed, lambda reply: self._connection.send([number, reply]))
-
-    def start(
-        self, method: str, session: int, packed: bytes, send: Callable[[bytes], None]
-    ) -> asyncio.Task[None] | None:
-        """Start a call, after those of the same session; `send` is called with the reply.
-
-        `cancel` cancels the session's last call; neither has a reply then.
-        """
+    async def call(self, method: str, session: int, params: Any, _: float | None = None) -> Any:
+        """Call a method of a session's driver, after the calls before it."""
+        args, keywords, position = params
         previous = self._last.get(session)
-        if method == "cancel":
-            if previous is not None and not previous.done():
-                previous.cancel()
-            else:
-                # The call could not be interrupted, and its reply is dropped.
-                self._drivers[session].session.abandon()
-            return None
-        driver = self._drivers[session]
-        run = self._run(method, driver, packed, previous, send)
-        task = self._last[session] = asyncio.ensure_future(run)
-        return task
-
-    async def _run(
-        self,
-        method: str,
-        driver: AsyncDriver,
-        packed: bytes,
-        previous: asyncio.Task[None] | None,
-        send: Callable[[bytes], None],
-    ) -> None:
-        send(await self._answer(method, driver, packed, previous))
-
-    async def _answer(
-        self,
-        method: str,
-        driver: AsyncDriver,
-        packed: bytes,
-        previous: asyncio.Task[None] | None,
-    ) -> bytes:
-        try:
-            params = CallParams(*pickle.loads(packed))  # noqa: S301 - from our own parent
-        except Exception as error:  # noqa: BLE001 - a class that cannot be imported here
-            return pack_reply(("unreadable", str(error)))
+        self._last[session] = asyncio.current_task()
         if previous is not None and not previous.done():
             await asyncio.wait([previous])
-        if params.position is not None:
-            driver.session.resume_from(params.position)
-        try:
-            value = await getattr(driver, method)(*params.args, **params.keywords)
-            try:
-                return _pack_done(driver, value)
-            except Exception:  # noqa: BLE001 - whatever an author's object raises
-                return _pack_done(driver, await _sendable(driver, value))
-        except Exception as error:  # noqa: BLE001 - sent to the parent, which raises it
-            return pack_failure(error)
+        driver = self._drivers[session]
+        if position is not None:
+            driver.session.resume_from(position)
+        return await getattr(driver, method)(*args, **keywords)
 
+    async def replace(self, session: int, value: Any, _: Exception) -> Any:
+        """Return a result with failures in place of what cannot be pickled."""
+        return await _sendable(self._drivers[session], value)
 
-def _pack_done(driver: AsyncDriver, value: Any) -> bytes:
-    return pack_reply(("done", WorkerReply(value, driver.agents, driver.session.position)))
+    def status(self, session: int) -> bytes:
+        """Return the `SessionStatus`, pickled: a seed may be any whole number."""
+        driver = self._drivers[session]
+        status = driver.agents, driver.session.position
+        return pickle.dumps(status, pickle.HIGHEST_PROTOCOL)
+
+    def notify(self, method: str, session: int) -> None:
+        """Do nothing: every call of a driver has a reply."""
+
+    def abandon(self, session: int) -> None:
+        """The call that could not be canceled counts as never answered."""
+        self._drivers[session].session.abandon()
+
+    async def close(self) -> None:
+        """Close every environment."""
+        closing = [driver.close() for driver in self._drivers]
+        await asyncio.gather(*closing, return_exceptions=True)
 
 
 async def _sendable(driver: AsyncDriver, value: Any) -> Any:

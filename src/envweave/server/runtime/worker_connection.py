@@ -1,28 +1,23 @@
 """A server's connection to one worker process: calls, pings, and how the process ended.
 
-A call is `[number, method, session, params, timeout_s]`, its reply
-`[number, result, fault, is_live, position]`; `params` and `result` are encoded by themselves, so
-that they can spoil only their own call. The worker also sends replies with number 0: its
-description first, then how many calls are stuck. A ping is answered by its number alone.
+`envweave.workers.rpc` describes the messages. The worker reports its description first, and then
+how many of its calls are stuck whenever that has changed.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from envweave.errors import EnvWeaveError, StartupError
 from envweave.server.env_factory import CLOSE_S
+from envweave.server.runtime.worker_host import EncodedCalls
 from envweave.wire.description import Description, read_description
-from envweave.wire.encoding import MSGPACK
-from envweave.wire.faults import error_of
-from envweave.wire.messages import WireFault
-from envweave.workers.channel import FrameConnection
 from envweave.workers.launch import WorkerLostError, WorkerProcess, first_messages
+from envweave.workers.rpc import END, PING, PING_NUMBER, WorkerConnection, WorkerReply
 
 logger = logging.getLogger("envweave.server")
 
@@ -39,48 +34,6 @@ OVERDUE_S = 1.0
 
 SILENT_S = 5.0
 """How long a worker process may take to answer a ping."""
-
-_PING = -1  # the number of every ping, and of its reply
-
-
-class ServerWorkerReply(NamedTuple):
-    """A worker's reply to a call.
-
-    Attributes:
-        result: What the call returned, encoded.
-        fault: What it failed with instead.
-        is_live: Whether an episode is running.
-        position: The position of the stream of episodes.
-    """
-
-    result: bytes
-    fault: Any = None
-    is_live: bool = False
-    position: Any = None
-
-    def value(self) -> Any:
-        """Return the result.
-
-        Raises:
-            EnvWeaveError: There is a fault instead, or the result cannot be decoded.
-        """
-        if self.fault is not None:
-            raise error_of(WireFault(code=self.fault[0], message=self.fault[1]))
-        return MSGPACK.decode(self.result)
-
-
-class _PendingCall(NamedTuple):
-    """A call whose reply has not arrived.
-
-    Attributes:
-        future: Gets the reply.
-        on_reply: Called with the reply, also if the caller was cancelled.
-        due_s: When the reply is due; `None` if the call may take any time.
-    """
-
-    future: asyncio.Future[ServerWorkerReply]
-    on_reply: Callable[[ServerWorkerReply], None] | None
-    due_s: float | None
 
 
 @final
@@ -100,12 +53,10 @@ class ServerWorker:
 
     def __init__(self, on_change: Callable[[ServerWorker], None]) -> None:
         self._on_change = on_change
-        self._pending: dict[int, _PendingCall] = {}
-        self._numbers = itertools.count(1)
+        self._calls = WorkerConnection(EncodedCalls())
         self._ready: asyncio.Future[Description] = asyncio.get_running_loop().create_future()
         self._pinged_s: float | None = None
         self._is_ending = False
-        self._connection: FrameConnection | None = None
         self._watching: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self.sessions = 0
@@ -127,10 +78,8 @@ class ServerWorker:
         Raises:
             EnvWeaveError: It could not make an environment, or ended, or took too long.
         """
-        connection = await FrameConnection.open(
-            self._process.connection, self._on_message, self._on_lost
-        )
-        self._connection = connection
+        self._calls.connection = connection = self._process.loop_connection()
+        connection.attach(self._on_message, self._on_lost)
         connection.send_payloads(*first_messages(HOST, definition))
         if self._process.pidfd is not None:
             # A forked copy of the worker may hold the connection longer than the worker lives.
@@ -152,21 +101,16 @@ class ServerWorker:
         session: int,
         params: Any,
         timeout_s: float | None = None,
-        on_reply: Callable[[ServerWorkerReply], None] | None = None,
-    ) -> ServerWorkerReply:
+        on_reply: Callable[[WorkerReply], None] | None = None,
+    ) -> WorkerReply:
         """Make a call, and return the reply.
 
         Raises:
             WorkerLostError: The process is gone.
         """
-        if self.gone is not None or self._connection is None:
+        if self.gone is not None or self._calls.connection is None:
             raise WorkerLostError(self.gone or "it has not started")
-        number = next(self._numbers)
-        future: asyncio.Future[ServerWorkerReply] = asyncio.get_running_loop().create_future()
-        due_s = None if timeout_s is None else time.monotonic() + timeout_s
-        self._pending[number] = _PendingCall(future, on_reply, due_s)
-        self._connection.send([number, method, session, MSGPACK.encode(params), timeout_s])
-        return await future
+        return await self._calls.submit(method, session, params, timeout_s, on_reply).future
 
     async def close_session(self, session: int) -> None:
         """Have a session closed; end the process if that takes too long.
@@ -188,49 +132,39 @@ class ServerWorker:
 
     def notify(self, method: str, session: int = 0, *, number: int = 0) -> None:
         """Send a message that has no reply; dropped if the process is gone."""
-        if self.gone is None and self._connection is not None:
-            self._connection.send([number, method, session, None, None])
+        self._calls.notify(method, session, number)
 
     def _on_message(self, message: Any) -> None:
+        self._pinged_s = None
         try:
-            self._handle(message)
+            report = self._calls.receive(message)
+            if report is not None:
+                self._take_report(report)
         except Exception:
             # A caller may be waiting for this message, and must not wait for ever.
             logger.exception("worker process %d sent an unreadable message", self.pid)
             self.end(f"its worker process {self.pid} sent an unreadable message, and was ended")
 
-    def _handle(self, message: Any) -> None:
-        number, *rest = message
-        self._pinged_s = None
-        if number == _PING:
-            return
-        if number:
-            pending = self._pending.pop(number)
-            reply = ServerWorkerReply(*rest)
-            if pending.on_reply is not None:
-                pending.on_reply(reply)
-            if not pending.future.done():
-                pending.future.set_result(reply)
-        elif not self._ready.done():
-            try:
-                self._ready.set_result(read_description(ServerWorkerReply(*rest).value()))
-            except EnvWeaveError as error:
-                self._ready.set_exception(error)
-        else:
-            self.stuck = ServerWorkerReply(*rest).value()
+    def _take_report(self, report: WorkerReply) -> None:
+        if self._ready.done():
+            self.stuck = report.value()
             self._on_change(self)
+            return
+        try:
+            self._ready.set_result(read_description(report.value()))
+        except EnvWeaveError as error:
+            self._ready.set_exception(error)
 
     async def _watch(self) -> None:
         """End a process that is silent though calls are overdue: code may block its loop."""
         while True:
             await asyncio.sleep(SILENT_S / 5)
-            now = time.monotonic()
-            due = [call.due_s for call in self._pending.values() if call.due_s is not None]
-            if not due or min(due) + OVERDUE_S > now:
+            now, due_s = time.monotonic(), self._calls.due_s
+            if due_s is None or due_s + OVERDUE_S > now:
                 continue
             if self._pinged_s is None:
                 self._pinged_s = now
-                self.notify("ping", number=_PING)
+                self.notify(PING, number=PING_NUMBER)
             elif now - self._pinged_s > SILENT_S:
                 self.end(f"its worker process {self.pid} stopped responding, and was ended")
                 return
@@ -265,14 +199,9 @@ class ServerWorker:
         while self._process.exit_code is None:
             await asyncio.sleep(0.002)
         self.gone = self._process.describe_exit() if why is None else why
-        if self._connection is not None:
-            self._connection.close()
-        self._process.close()
         loss = WorkerLostError(self.gone)
-        pending, self._pending = self._pending, {}
-        for call in pending.values():
-            if not call.future.done():
-                call.future.set_exception(loss)
+        self._calls.fail(loss)
+        self._process.close()
         if not self._ready.done():
             self._ready.set_exception(loss)
         self.is_gone.set()
@@ -284,7 +213,7 @@ class ServerWorker:
         if not self._ready.done() or self._ready.cancelled() or self._ready.exception():
             self.end("the server is stopping")
         else:
-            self.notify("end")
+            self.notify(END)
         try:
             async with asyncio.timeout(END_S):
                 await self.is_gone.wait()

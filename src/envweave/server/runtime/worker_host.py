@@ -1,6 +1,7 @@
 """What a server's worker process runs: a `LocalRuntime`, called over the worker's connection.
 
-`worker_connection.py` describes the messages.
+`envweave.workers.rpc` describes the messages; here their parameters and results are MessagePack,
+already encoded for the client.
 """
 
 from __future__ import annotations
@@ -8,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
-from collections.abc import Coroutine
+from collections.abc import Callable
 from typing import Any, final
 
 from envweave.errors import EnvWeaveError
@@ -18,113 +18,118 @@ from envweave.server.runtime.base import SessionOptions
 from envweave.server.runtime.local import LocalRuntime
 from envweave.server.runtime.runners import LoopRunner, ThreadedRunner
 from envweave.session import Position
+from envweave.wire.description import Description
 from envweave.wire.encoding import MSGPACK
-from envweave.wire.faults import fault_of
-from envweave.workers.channel import Channel, FrameConnection
+from envweave.wire.faults import error_of, fault_of
+from envweave.wire.messages import WireFault
+from envweave.workers.channel import Channel
 from envweave.workers.main import kill_process_group
 from envweave.workers.pickling import load_definition
+from envweave.workers.rpc import SessionHost
 
 logger = logging.getLogger("envweave.server")
+
+
+@final
+class EncodedCalls:
+    """Parameters and results as MessagePack, errors as faults. An `Encoding`."""
+
+    def encode_call(self, params: Any) -> bytes:
+        """Encode the parameters of a call, for the worker."""
+        return MSGPACK.encode(params)
+
+    def encode_reply(self, value: Any) -> bytes:
+        """Encode a result, in the worker."""
+        return MSGPACK.encode(value)
+
+    def encode_error(self, error: Exception) -> bytes:
+        """Encode what a call raised, in the worker; what no client may see is logged."""
+        if not isinstance(error, EnvWeaveError):
+            logger.error("a call failed", exc_info=error)
+        fault = fault_of(error)
+        return MSGPACK.encode([fault.code, fault.message])
+
+    def decode(self, packed: bytes) -> Any:
+        """Decode parameters or a result."""
+        return MSGPACK.decode(packed)
+
+    def decode_error(self, packed: bytes) -> Exception:
+        """Decode what a call raised."""
+        code, message = MSGPACK.decode(packed)
+        return error_of(WireFault(code=code, message=message))
 
 
 def run(channel: Channel, definition: bytearray) -> None:
     """Run sessions until the server sends `end`, or is gone."""
     with asyncio.Runner(loop_factory=ServerEventLoop) as runner:
-        runner.run(ServerWorkerHost(definition).serve(channel.connection))
+        runner.run(_serve(channel, definition))
     # At once: a thread that an environment has left behind could delay the exit for ever.
     kill_process_group(os.getpid())
 
 
-@final
-class ServerWorkerHost:
-    """Carries out a server's calls in this process."""
+async def _serve(channel: Channel, definition: bytearray) -> None:
+    """Report the environment; answer until the server is gone; then close every environment."""
+    sessions = RuntimeSessions(lambda stuck: host.report(stuck))
+    host = SessionHost(sessions, EncodedCalls())
+    host.open(channel.connection)
+    try:
+        description = await sessions.start(definition)
+    except Exception as error:  # noqa: BLE001 - sent to the server, which raises it
+        host.report_error(error)
+    else:
+        host.report(description)
+        await host.wait()
+        await sessions.close()
+    host.close()
 
-    def __init__(self, definition: bytearray) -> None:
-        self._definition = definition
-        self._runtime: LocalRuntime | None = None
+
+@final
+class RuntimeSessions:
+    """The sessions of a server's worker process: calls are calls of their runners. See `Sessions`.
+
+    Args:
+        on_stuck: Called when the number of calls that are stuck has changed.
+    """
+
+    def __init__(self, on_stuck: Callable[[int], None]) -> None:
+        self._on_stuck = on_stuck
+        self._runtime: LocalRuntime
         self._runners: dict[int, LoopRunner | ThreadedRunner] = {}
         self._opening: set[int] = set()  # sessions that are being made
         self._unwanted: set[int] = set()  # those of them that were closed meanwhile
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._connection: FrameConnection | None = None
-        self._is_over = asyncio.Event()
         self._reported_stuck = 0
 
-    async def serve(self, connection: socket.socket) -> None:
-        """Answer until the server is gone or sends `end`; then close every environment."""
-        self._connection = await FrameConnection.open(
-            connection, self._on_message, self._is_over.set
-        )
-        try:
-            spec, kwargs, _, options = load_definition(self._definition)
-            del self._definition
-            self._runtime = runtime = LocalRuntime(spec, kwargs, options)
-            runtime.watch(self._report_stuck)
-            await runtime.start()
-        except Exception as error:
-            if not isinstance(error, EnvWeaveError):
-                logger.exception("a worker process could not start")
-            fault = fault_of(error)
-            self._reply(0, None, [fault.code, fault.message])
-            self._connection.close()
-            return
-        self._reply(0, MSGPACK.encode(runtime.description))
-        await self._is_over.wait()
-        await runtime.close()
-        self._connection.close()
-        await asyncio.sleep(0)
+    async def start(self, definition: bytes | bytearray) -> Description:
+        """Make the first environment; return its description."""
+        spec, kwargs, _, options = load_definition(definition)
+        self._runtime = LocalRuntime(spec, kwargs, options)
+        self._runtime.watch(self._report_stuck)
+        await self._runtime.start()
+        return self._runtime.description
 
     def _report_stuck(self) -> None:
-        """Send how many calls are stuck, if that has changed."""
-        stuck = 0 if self._runtime is None else self._runtime.health.stuck
+        stuck = self._runtime.health.stuck
         if stuck != self._reported_stuck:
             self._reported_stuck = stuck
-            self._reply(0, MSGPACK.encode(stuck))
+            self._on_stuck(stuck)
 
-    def _reply(self, number: int, *reply: Any) -> None:
-        assert self._connection is not None
-        self._connection.send([number, *reply])
-
-    def _on_message(self, message: list[Any]) -> None:
-        number, method, session, params, timeout_s = message
-        if method == "ping":
-            self._reply(number)
-        elif method == "stop_resetting":
-            runner = self._runners.get(session)
-            if runner is not None:
-                runner.stop_resetting()
-        elif method == "end":
-            self._is_over.set()
-        else:
-            call = self._carry_out(method, session, params, timeout_s)
-            task = asyncio.ensure_future(self._answer(number, session, call))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _answer(self, number: int, session: int, call: Coroutine[Any, Any, Any]) -> None:
-        result = fault = None
+    async def call(
+        self, method: str, session: int, params: dict[str, Any], timeout_s: float | None
+    ) -> Any:
+        """Open or close a session, fetch tasks, or call a session's runner."""
         try:
-            result = MSGPACK.encode(await call)
-        except Exception as error:
-            if not isinstance(error, EnvWeaveError):
-                logger.exception("a call failed")
-            wire_fault = fault_of(error)
-            fault = [wire_fault.code, wire_fault.message]
-        runner = self._runners.get(session)
-        live, position = (False, None) if runner is None else (runner.is_live, runner.position)
-        self._reply(number, result, fault, live, position)
-        self._report_stuck()
+            return await self._carry_out(method, session, params, timeout_s)
+        finally:
+            # After the reply: the server may end a worker for its calls that are stuck.
+            asyncio.get_running_loop().call_soon(self._report_stuck)
 
     async def _carry_out(
-        self, method: str, session: int, packed: bytes, timeout_s: float | None
+        self, method: str, session: int, params: dict[str, Any], timeout_s: float | None
     ) -> Any:
-        runtime = self._runtime
-        assert runtime is not None
-        params = MSGPACK.decode(packed)
         if method == "tasks":
-            return await runtime.tasks(**params)
+            return await self._runtime.tasks(**params)
         if method == "task":
-            return await runtime.task(**params)
+            return await self._runtime.task(**params)
         if method == "open":
             position = params["position"]
             await self._open(
@@ -146,7 +151,6 @@ class ServerWorkerHost:
         return await self._runners[session].call(method, params, timeout_s)
 
     async def _open(self, session: int, options: SessionOptions) -> None:
-        assert self._runtime is not None
         self._opening.add(session)
         try:
             runner = await self._runtime.open(options)
@@ -157,3 +161,25 @@ class ServerWorkerHost:
             self._opening.discard(session)
             self._unwanted.discard(session)
         await runner.close()
+
+    async def replace(self, _: int, __: Any, error: Exception) -> Any:
+        """Raise the error: a result that cannot be encoded is a fault of the server."""
+        raise error
+
+    def status(self, session: int) -> tuple[bool, Position | None]:
+        """Return whether an episode is running, and the position of the stream of episodes."""
+        runner = self._runners.get(session)
+        return (False, None) if runner is None else (runner.is_live, runner.position)
+
+    def notify(self, method: str, session: int) -> None:
+        """Carry out `stop_resetting`."""
+        runner = self._runners.get(session)
+        if method == "stop_resetting" and runner is not None:
+            runner.stop_resetting()
+
+    def abandon(self, session: int) -> None:
+        """Do nothing: a server cancels no calls of its workers."""
+
+    async def close(self) -> None:
+        """Close every environment."""
+        await self._runtime.close()

@@ -16,13 +16,14 @@ from envweave.errors import (
     WireError,
 )
 from envweave.server.runtime.base import SessionOptions
-from envweave.server.runtime.worker_connection import ServerWorker, ServerWorkerReply
+from envweave.server.runtime.worker_connection import ServerWorker
 from envweave.session import Phase, Position
 from envweave.session.episodes import EpisodeTracker, with_autoreset
 from envweave.session.session import refusal
 from envweave.types import EpisodeEnd
 from envweave.wire.results import IDENTITY, Wired, decode_result, encode_result, result_of
 from envweave.workers.launch import WorkerLostError
+from envweave.workers.rpc import WorkerReply
 
 logger = logging.getLogger("envweave.server")
 
@@ -157,7 +158,7 @@ class WorkerRunner:
 
     async def _call(
         self, method: str, params: Mapping[str, Any], timeout_s: float | None
-    ) -> ServerWorkerReply:
+    ) -> WorkerReply:
         worker = self._worker
         if worker is None:
             raise self._loss
@@ -169,23 +170,24 @@ class WorkerRunner:
             self._loss, self._worker = loss, None
             raise
 
-    def _on_reply(self, method: str, reply: ServerWorkerReply) -> None:
+    def _on_reply(self, method: str, reply: WorkerReply) -> None:
         """Record a reply, also if the caller was cancelled."""
         self._note_position(reply)
-        if reply.fault is None and method in ("reset", "step"):
+        if reply.is_done and method in ("reset", "step"):
             try:
                 self._last = decode_result(reply.value())
                 self._tracker.follow(result_of(self._last, IDENTITY))
             except WireError as error:  # raised where the reply is awaited
                 self._last = error
-        self._tracker.is_live = reply.is_live
+        self._tracker.is_live = reply.status[0]
 
-    def _note_position(self, reply: ServerWorkerReply) -> None:
-        if reply.position is not None:
-            self._position = Position(*reply.position)
+    def _note_position(self, reply: WorkerReply) -> None:
+        _, position = reply.status
+        if position is not None:
+            self._position = Position(*position)
 
-    def _take(self, reply: ServerWorkerReply) -> Wired:
-        if reply.fault is not None:
+    def _take(self, reply: WorkerReply) -> Wired:
+        if not reply.is_done:
             reply.value()  # raises
         result, self._last = self._last, None
         if isinstance(result, WireError):
