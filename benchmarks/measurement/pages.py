@@ -36,6 +36,8 @@ class Results:
         more_charts: Make further charts, by name.
         heading: The Markdown heading of a table.
         page: The page, from the root of the project.
+        conditions: Says on what the results were measured; by default, for comparisons with other
+            libraries.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Results:
     more_charts: Mapping[str, MakeChart] = field(default_factory=dict)
     heading: str = "###"
     page: str = "benchmarks/RESULTS.md"
+    conditions: Callable[[dict[str, Any]], str] | None = None
 
     def load(self) -> dict[str, Any]:
         """Return the stored results."""
@@ -88,11 +91,15 @@ class Results:
             title = make_chart(results).title
             folder = (ROOT / self.page).parent
             light, dark = (os.path.relpath(_picture(name, it), folder) for it in ("light", "dark"))
+            if self.page.startswith("docs/"):
+                pictures = ("light", light), ("dark", dark)
+                parts.append("\n".join(f"![{title}]({it}#only-{on})" for on, it in pictures))
+                continue
             parts.append(
                 f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
                 f'<img src="{light}" alt="{title}"></picture>'
             )
-        parts.append(_conditions(results))
+        parts.append((self.conditions or _conditions)(results))
         for table in self.tables(results):
             parts += [f"{self.heading} {table.title}", as_markdown(table)]
         return parts

@@ -3,28 +3,31 @@
     benchmarks/run ray                        everything; about ten minutes
     benchmarks/run ray --only rates           steps/s against other ways
     benchmarks/run ray --only nodes           one to three nodes on this machine
+    benchmarks/run ray --only workers         one to eight workers: what each costs the driver
     benchmarks/run ray --only sleeping        10,000 environments whose steps wait for a second
     benchmarks/run ray --only faults          2,048 episodes while actors and a node are killed
-    benchmarks/run ray --docs                 store the results for the docs
+    benchmarks/run ray --docs                 store the results and write them into the docs
 
-All nodes are on this machine (`ray.cluster_utils`), so nodes share its cores: what is measured is
-the cost of Ray and of the driver, not the speed of a network.
+Each part is stored as soon as it is measured. `scale.py` computes from them what a large cluster
+would do. All nodes are on this machine (`ray.cluster_utils`), so nodes share its cores: what is
+measured is the cost of Ray and of the driver, not the speed of a network.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
 import resource
 import signal
 import statistics
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,10 +35,10 @@ import ray
 from ray.cluster_utils import Cluster
 
 import envweave as ew
+from benchmarks.measurement.machine import describe_machine
 from benchmarks.ray.environments import KINDS, Sleeping, Where
+from benchmarks.ray.scale import RESULTS
 
-ROOT = Path(__file__).resolve().parents[2]
-STORED = ROOT / "docs/assets/ray.json"
 NUM_ENVS = 64
 ROUNDS = 5
 
@@ -167,44 +170,66 @@ def measure_rates(seconds: float) -> list[dict[str, Any]]:
     return rows
 
 
-# Nodes
+# Nodes and workers
 
 
 def measure_nodes(seconds: float) -> list[dict[str, Any]]:
-    """Measure what a step costs the driver, with one to three nodes."""
+    """Measure vectors on one to three nodes, with as many workers as these have processors."""
     rows = []
     for nodes in (1, 2, 3):
         with cluster(nodes=nodes, cpus=1):
             for kind, count in (("near-empty", 64), ("near-empty", 512), ("64 KiB", 64)):
-                actions = np.zeros(count, np.int64)
-                with ew.make_vector(KINDS[kind], num_envs=count, backend="ray") as venv:
-                    observations = venv.reset(seed=0).current
-                    times: list[float] = []
-                    cpu_s, began_s = _driver_cpu_s(), time.perf_counter()
-                    while time.perf_counter() - began_s < seconds:
-                        step_s = time.perf_counter()
-                        venv.step(actions)
-                        times.append(time.perf_counter() - step_s)
-                    cpu_s = _driver_cpu_s() - cpu_s
-                row = {
-                    "nodes": nodes,
-                    "kind": kind,
-                    "num_envs": count,
-                    "steps_per_s": count * len(times) / sum(times),
-                    "batch_ms": statistics.median(times) * 1000,
-                    "batch_p99_ms": float(np.percentile(times, 99)) * 1000,
-                    "driver_us_per_step": cpu_s / len(times) / count * 1e6,
-                    "driver_ms_per_batch": cpu_s / len(times) * 1000,
-                    "bytes_per_step": observations.nbytes / count + 8 + 8,
-                }
-                rows.append(row)
-                print(
-                    f"{nodes} nodes  {kind:12}{count:5} envs {row['steps_per_s']:10,.0f} steps/s  "
-                    f"batch {row['batch_ms']:.1f} ms (p99 {row['batch_p99_ms']:.1f})  "
-                    f"driver {row['driver_us_per_step']:.1f} µs a step, "
-                    f"{row['bytes_per_step']:,.0f} bytes a step"
-                )
+                rows.append({"nodes": nodes, **measure_vector(kind, count, nodes, seconds)})
+                print(_line(rows[-1]))
     return rows
+
+
+def measure_workers(seconds: float) -> list[dict[str, Any]]:
+    """Measure what workers, environments and bytes cost the driver, on one node."""
+    rows = []
+    cases = [("near-empty", count, workers) for workers in (1, 2, 4, 8) for count in (64, 1024)]
+    cases += [("64 KiB", 16, 2), ("64 KiB", 64, 2)]
+    with cluster(cpus=8):
+        for kind, count, workers in cases:
+            rows.append(measure_vector(kind, count, workers, seconds))
+            print(_line(rows[-1]))
+    return rows
+
+
+def measure_vector(kind: str, count: int, workers: int, seconds: float) -> dict[str, Any]:
+    """Step a vector for so many seconds; return times and what it cost this process."""
+    actions = np.zeros(count, np.int64)
+    with ew.make_vector(KINDS[kind], num_envs=count, backend="ray", workers=workers) as venv:
+        observations = venv.reset(seed=0).current
+        for _ in range(20):
+            venv.step(actions)
+        times: list[float] = []
+        cpu_s, began_s = _driver_cpu_s(), time.perf_counter()
+        while time.perf_counter() - began_s < seconds:
+            step_s = time.perf_counter()
+            venv.step(actions)
+            times.append(time.perf_counter() - step_s)
+        cpu_s = _driver_cpu_s() - cpu_s
+    return {
+        "kind": kind,
+        "num_envs": count,
+        "workers": workers,
+        "steps_per_s": count * len(times) / sum(times),
+        "batch_ms": statistics.median(times) * 1000,
+        "batch_p99_ms": float(np.percentile(times, 99)) * 1000,
+        "driver_ms_per_batch": cpu_s / len(times) * 1000,
+        "bytes_per_step": observations.nbytes / count + 8 + 8,
+    }
+
+
+def _line(row: dict[str, Any]) -> str:
+    where = f"{row['nodes']} nodes  " if "nodes" in row else ""
+    return (
+        f"{where}{row['workers']} workers  {row['kind']:12}{row['num_envs']:5} envs "
+        f"{row['steps_per_s']:10,.0f} steps/s  batch {row['batch_ms']:.1f} ms "
+        f"(p99 {row['batch_p99_ms']:.1f}), the driver {row['driver_ms_per_batch']:.2f} ms of CPU, "
+        f"{row['bytes_per_step']:,.0f} bytes a step"
+    )
 
 
 def _driver_cpu_s() -> float:
@@ -248,81 +273,103 @@ def measure_sleeping(count: int) -> dict[str, Any]:
 
 # Faults
 
+KILLS, NODE_KILL, KILL_EVERY_S = 8, 4, 0.7
+
 
 def measure_faults(episodes: int, concurrency: int) -> dict[str, Any]:
     """Play episodes while worker actors are killed at random, and one node."""
-    rng = random.Random(0)
-    kills: list[int] = []
     with cluster(nodes=3, cpus=1) as started:
-        node = started.list_all_nodes()[-1] if hasattr(started, "list_all_nodes") else None
-        victims: set[int] = set()
-
-        async def agent(result: Any) -> int:
-            victims.add(int(result.observation[1]))
-            return 0
-
+        attack = Attack(started)
         with ew.pool(Where, size=concurrency, backend="ray", workers=6) as pool:
-            run = ew.rollout(pool, agent, episodes=episodes, seed=7, attempts=10, progress=False)
-            import threading
-
-            over = threading.Event()
-
-            def attack() -> None:
-                for k in range(8):
-                    if over.wait(0.7):
-                        return
-                    if k == 4 and node is not None:
-                        started.remove_node(node, allow_graceful=False)
-                        continue
-                    pid = rng.choice(sorted(victims - set(kills)) or [0])
-                    if pid:
-                        try:
-                            os.kill(pid, signal.SIGKILL)
-                            kills.append(pid)
-                        except ProcessLookupError:
-                            pass
-
-            attacker = threading.Thread(target=attack)
-            attacker.start()
+            run = ew.rollout(
+                pool, attack.agent, episodes=episodes, seed=7, attempts=10, progress=False
+            )
+            attack.start()
             began_s = time.perf_counter()
             played = run.run()
             taken_s = time.perf_counter() - began_s
-            over.set()
-            attacker.join()
-            faults = run.faults
+            attack.stop()
     seeds = Counter(episode.seed for episode in played)
     row = {
-        "episodes": len(played),
+        "episodes": episodes,
+        "returned": len(played),
         "usable": sum(episode.usable for episode in played),
-        "distinct": len(seeds),
+        "missing": episodes - len(seeds),
         "twice": sum(count > 1 for count in seeds.values()),
-        "killed_actors": len(kills),
-        "killed_nodes": 1,
-        "faults": str(faults),
+        "replayed": sum(episode.attempts > 1 for episode in played),
+        "lost": run.fault_counts,
+        "killed_actors": attack.killed_actors,
+        "killed_nodes": attack.killed_nodes,
         "seconds": taken_s,
     }
     print(json.dumps(row, indent=1))
     return row
 
 
+class Attack(threading.Thread):
+    """Kills worker actors at random, and one node."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
+        self._cluster = cluster
+        self._rng = random.Random(0)
+        self._seen: set[int] = set()  # processes that episodes ran in
+        self._over = threading.Event()
+        self.killed_actors = self.killed_nodes = 0
+
+    async def agent(self, result: Any) -> int:
+        """Act, and note which process the episode runs in."""
+        self._seen.add(int(result.observation[1]))
+        return 0
+
+    def run(self) -> None:
+        """Kill."""
+        for index in range(KILLS):
+            if self._over.wait(KILL_EVERY_S):
+                return
+            if index == NODE_KILL:
+                node = next(iter(self._cluster.worker_nodes))
+                self._cluster.remove_node(node, allow_graceful=False)
+                self.killed_nodes += 1
+            elif self._seen:
+                victim = self._rng.choice(sorted(self._seen))
+                self._seen.discard(victim)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(victim, signal.SIGKILL)
+                    self.killed_actors += 1
+
+    def stop(self) -> None:
+        """Kill no more."""
+        self._over.set()
+        self.join()
+
+
+PARTS: dict[str, Callable[[float], Any]] = {
+    "rates": measure_rates,
+    "nodes": measure_nodes,
+    "workers": measure_workers,
+    "sleeping": lambda _: measure_sleeping(10_000),
+    "faults": lambda _: measure_faults(2048, 128),
+}
+
+
 def main(arguments: list[str]) -> int:
     """Run the benchmark."""
     about = (__doc__ or "").partition("\n")[0]
     parser = argparse.ArgumentParser(prog="benchmarks/run ray", description=about)
-    parser.add_argument("--only", choices=["rates", "nodes", "sleeping", "faults"])
+    parser.add_argument("--only", choices=list(PARTS))
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
     parser.add_argument("--docs", action="store_true", help="store the results for the docs")
     options = parser.parse_args(arguments)
-    parts: dict[str, Callable[[], Any]] = {
-        "rates": lambda: measure_rates(options.seconds),
-        "nodes": lambda: measure_nodes(options.seconds),
-        "sleeping": lambda: measure_sleeping(10_000),
-        "faults": lambda: measure_faults(2048, 128),
-    }
-    stored = json.loads(STORED.read_text()) if STORED.exists() else {}
-    for name, part in parts.items():
-        if options.only in (None, name):
-            stored[name] = part()
+    for name, part in PARTS.items():
+        if options.only not in (None, name):
+            continue
+        measured = part(options.seconds)
+        if options.docs:
+            stored = RESULTS.load()
+            stored |= {"machine": describe_machine(("ray",)), name: measured}
+            stored.setdefault("load_average", {})[name] = round(os.getloadavg()[0], 1)
+            RESULTS.store(stored)
     if options.docs:
-        STORED.write_text(json.dumps(stored, indent=1) + "\n")
+        RESULTS.write_docs()
     return 0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from envweave.client.address import Address
-from envweave.client.errors import foreign, silent
+from envweave.client.errors import not_envweave, silent
 from envweave.client.managed_server import ManagedServer, NoReplacementError, Route, ServerGoneError
 from envweave.client.socket import ANSWER_S, CONNECT_S, BlockingSocket
 from envweave.errors import CallOrderError, ConnectionLostError, DeadlineError
@@ -43,7 +43,7 @@ def dial(
     )
     if opened.subprotocol != encoding.subprotocol:
         opened.close()
-        raise foreign(address, "It accepts WebSockets, but not the subprotocol.")
+        raise not_envweave(address, "It accepts WebSockets, but not the subprotocol.")
     return opened
 
 

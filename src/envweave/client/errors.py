@@ -68,10 +68,10 @@ def refused(address: Address, refusal: Refusal) -> EnvWeaveError:
         return ConnectionLostError(
             f"The server at {address.url} is not available: HTTP {refusal.status}{suffix}"
         )
-    return foreign(address, f"It answered HTTP {refusal.status}{suffix}")
+    return not_envweave(address, f"It answered HTTP {refusal.status}{suffix}")
 
 
-def foreign(address: Address, how: str) -> ServerError:
+def not_envweave(address: Address, how: str) -> ServerError:
     """Return the error for a server that does not speak envweave's protocol."""
     scheme, _, rest = address.url.partition("://")
     ours = f"openenv://{rest}" if scheme == "http" else "openenv://…"

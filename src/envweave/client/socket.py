@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import final
 
 from envweave.client.address import Address
-from envweave.client.errors import broken, closed, foreign, refused, unreachable
+from envweave.client.errors import broken, closed, not_envweave, refused, unreachable
 from envweave.errors import ConnectionLostError, DeadlineError, WireError
 from envweave.lifetime import OwnerProcess
 from envweave.wire.polling import SPIN_S, SpinBackoff, has_cores
@@ -129,7 +129,7 @@ class BlockingSocket:
         except ConnectionLostError:
             raise
         except WireError as error:
-            raise foreign(self._address, str(error)) from None
+            raise not_envweave(self._address, str(error)) from None
         except OSError as error:
             raise unreachable(self._address, error) from None
         if handshake.refusal is not None:

@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import pickle
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
+import numpy as np
 import ray
 from ray.util.metrics import Counter, Gauge
 
-from envweave.vector.process.action_columns import action_columns
+from envweave.vector.process.action_columns import ColumnKind, action_columns
 from envweave.vector.process.shared_columns import SharedColumns
 from envweave.vector.process.turns import answer, pack_done
 from envweave.vector.process.vector_worker import VectorWorker
@@ -32,9 +34,12 @@ from envweave.workers.deadlines import CodeClock
 from envweave.workers.pickling import load_definition, pack_by_value, pack_failure, pack_reply
 from envweave.workers.rpc import SessionHost
 from envweave.workers.session_worker import DriverSessions, PickledCalls
-from envweave.workers.shared_memory import SharedMemory
+from envweave.workers.shared_memory import AnyArray, SharedMemory
 
 CONTROL = "control"
+
+COUNT_S = 0.5
+"""How often steps are reported to Ray's metrics, which takes as long as a small step."""
 
 
 class ActorSettings(NamedTuple):
@@ -87,8 +92,14 @@ class ActorStats(NamedTuple):
     uptime_s: float
 
 
+INLINE_BYTES = 1 << 16
+"""Columns up to this size are sent as bytes: Ray takes a millisecond to pickle a few arrays."""
+
+_LENGTH = 4  # bytes for how many bytes of columns follow
+
+
 class RayStep(NamedTuple):
-    """One step of some rows. Ray moves the arrays without copying them, if they are large.
+    """One step of some rows, with large columns: Ray moves the arrays without copying them.
 
     Attributes:
         rewards: One for each row.
@@ -99,6 +110,41 @@ class RayStep(NamedTuple):
     rewards: Any
     leaves: list[Any]
     reply: bytes | None
+
+
+def write_step(
+    columns: SharedColumns, rows: slice | list[int], step: RayStep | bytes
+) -> bytes | None:
+    """Write a step that an actor returned to the caller's columns; return the packed rest of it."""
+    if isinstance(step, bytes):
+        end = _LENGTH + int.from_bytes(step[:_LENGTH])
+        columns.unpack(rows, memoryview(step)[_LENGTH:end])
+        return step[end:] or None
+    columns.rewards[rows] = step.rewards
+    for column, values in zip(columns.leaves, step.leaves, strict=True):
+        column[rows] = values
+    return step.reply
+
+
+def pack_actions(columns: list[AnyArray]) -> bytes | list[AnyArray]:
+    """Return columns of actions as they are sent."""
+    if sum(column.nbytes for column in columns) > INLINE_BYTES:
+        return columns
+    return b"".join([column.tobytes() for column in columns])
+
+
+def _unpack_actions(
+    packed: bytes | list[AnyArray], kinds: Sequence[ColumnKind], count: int
+) -> list[AnyArray]:
+    if not isinstance(packed, bytes):
+        return packed
+    columns, offset = [], 0
+    for dtype, shape in kinds:
+        size = count * math.prod(shape)
+        column = np.frombuffer(packed, dtype, size, offset)
+        columns.append(column.reshape((count, *shape)))
+        offset += column.nbytes
+    return columns
 
 
 class _WorkerActor:
@@ -112,7 +158,8 @@ class _WorkerActor:
         self._clock = CodeClock(SharedMemory.of(8 * CodeClock.SIZE).words())
         self._worker: Any = None
         self._began_s = time.monotonic()
-        self._steps = 0
+        self._steps = self._reported_steps = 0
+        self._counted_s = -COUNT_S
         self._counter = Counter(
             "envweave_steps_total", "Steps of environments on Ray.", tag_keys=("env",)
         )
@@ -132,7 +179,16 @@ class _WorkerActor:
 
     def _count(self, steps: int) -> None:
         self._steps += steps
-        self._counter.inc(steps)
+        now_s = time.monotonic()
+        if now_s - self._counted_s >= COUNT_S:
+            self._counted_s = now_s
+            self._report_steps()
+
+    def _report_steps(self) -> None:
+        """Tell Ray how many steps there were since the last time."""
+        if self._steps > self._reported_steps:
+            self._counter.inc(self._steps - self._reported_steps)
+            self._reported_steps = self._steps
 
     def _stats(self) -> ActorStats:
         node_id = ray.get_runtime_context().get_node_id()
@@ -164,26 +220,32 @@ class VectorActor(_WorkerActor):
 
     def call(self, message: bytes) -> bytes:
         """Answer a message that is not a step."""
+        self._report_steps()
         return answer(self._worker, message, None)[0]
 
-    def step(self, message: bytes, rows: slice | list[int], count: int) -> RayStep:
+    def step(self, message: bytes, rows: slice | list[int], count: int) -> RayStep | bytes:
         """Answer a message that steps so many rows."""
         reply = answer(self._worker, message, None)[0]
         return self._columns(rows, count, reply)
 
-    def step_all(self, actions: list[Any]) -> RayStep:
+    def step_all(self, actions: bytes | list[Any]) -> RayStep | bytes:
         """Step every row, with the actions in columns."""
         worker: VectorWorker = self._worker
         assert worker.shared is not None
-        extras = worker.step(worker.shared.acts.read(actions))
+        acts = worker.shared.acts
+        extras = worker.step(acts.read(_unpack_actions(actions, acts.kinds, len(worker.rows))))
         reply = None if extras is None else pack_done(worker, extras)
         rows = slice(worker.rows.start, worker.rows.stop)
         return self._columns(rows, len(worker.rows), reply)
 
-    def _columns(self, rows: slice | list[int], count: int, reply: bytes | None) -> RayStep:
-        shared = self._worker.shared
+    def _columns(self, rows: slice | list[int], count: int, reply: bytes | None) -> RayStep | bytes:
+        shared: SharedColumns = self._worker.shared
         self._count(count)
-        return RayStep(shared.rewards[rows], [leaf[rows] for leaf in shared.leaves], reply)
+        rewards, leaves = shared.rewards[rows], [leaf[rows] for leaf in shared.leaves]
+        if rewards.nbytes + sum(leaf.nbytes for leaf in leaves) > INLINE_BYTES:
+            return RayStep(rewards, leaves, reply)
+        columns = shared.pack(rows)
+        return b"".join([len(columns).to_bytes(_LENGTH), columns, reply or b""])
 
     @ray.method(concurrency_group=CONTROL)
     def running(self) -> tuple[int, float] | None:
@@ -221,6 +283,8 @@ class SessionActor(_WorkerActor):
             await asyncio.wait([task])
         if message[1] == "step":
             self._count(1)
+        else:
+            self._report_steps()
         return replies[0] if replies else None
 
     @ray.method(concurrency_group=CONTROL)

@@ -7,18 +7,17 @@ written to the vector's columns as a worker process would write them.
 from __future__ import annotations
 
 import contextlib
-import pickle
 from collections.abc import Mapping
 from typing import Any, NamedTuple, final
 
 from envweave.errors import OptionError, format_error
-from envweave.ray.actors import RayStep, VectorActor
+from envweave.ray.actors import VectorActor, pack_actions, write_step
 from envweave.ray.worker import RayJob, RayWorker
 from envweave.vector.process.shared_columns import SharedColumns
-from envweave.vector.process.turns import EventFd, TurnSlot, TurnTable
+from envweave.vector.process.turns import EventFd, MessagePickles, TurnSlot, TurnTable
 from envweave.workers.channel import uninterrupted
 from envweave.workers.launch import WorkerLostError
-from envweave.workers.pickling import pack, pack_by_value
+from envweave.workers.pickling import pack_by_value
 from envweave.workers.shared_memory import SharedMemory
 
 
@@ -49,7 +48,7 @@ class RayVectorWorker:
         self._words = turns.table.words
         self._rows = rows
         self._shared: SharedColumns | None = None
-        self._by_value = False  # whether the actor cannot import some class of our messages
+        self._pickles = MessagePickles()
         self._has_started = False
         self._owes_reply = False  # whether the reply to the last message was not received
         self._reply: Any = None  # that of the last turn
@@ -68,7 +67,7 @@ class RayVectorWorker:
         assert self._shared is not None
         chosen = slice(self._rows.start, self._rows.stop)
         actions = [column[chosen] for column in self._shared.actions]
-        return self._begin("step_all", actions, rows=chosen)
+        return self._begin("step_all", pack_actions(actions), rows=chosen)
 
     def has_begun(self, number: int) -> bool:
         """Whether this turn was started."""
@@ -95,9 +94,9 @@ class RayVectorWorker:
 
         def finish(value: Any) -> None:
             words, slot = self._words, self._turns.slot
-            if isinstance(value, RayStep):
-                self._write(rows, value)
-                value = value.reply
+            if rows is not None:
+                assert self._shared is not None
+                value = write_step(self._shared, rows, value)
             self._reply = value
             words[slot.more] = value is not None
             words[slot.done] = number
@@ -109,14 +108,6 @@ class RayVectorWorker:
             self.process.submit(method, *args, on_reply=finish)
             self._words[self._turns.slot.go] = number
         return number
-
-    def _write(self, rows: slice | list[int] | None, step: RayStep) -> None:
-        """Write what the actor returned to the vector's columns."""
-        shared = self._shared
-        assert shared is not None
-        shared.rewards[rows] = step.rewards
-        for column, values in zip(shared.leaves, step.leaves, strict=True):
-            column[rows] = values
 
     # Messages
 
@@ -141,7 +132,7 @@ class RayVectorWorker:
 
     def pack(self, *message: Any) -> bytes:
         """Pickle a message so that the actor can read it."""
-        return (pack_by_value if self._by_value else pack)(message)
+        return self._pickles.pack(message)
 
     def send(
         self, *message: Any, packed: bytes | None = None, timeout_s: float | None = None
@@ -190,14 +181,11 @@ class RayVectorWorker:
         Raises:
             WorkerLostError: It is gone, or an environment's code took longer than `timeout_s`.
         """
-        kind, value = self._load(self._receive(timeout_s))
-        if kind == "done":
-            return value
-        if kind == "unreadable" and not self._by_value:
-            self._by_value = True
-            self.send(*message, timeout_s=timeout_s)
-            return self.reply(*message, timeout_s=timeout_s)
-        raise value if isinstance(value, Exception) else WorkerLostError(f"it replied: {value}")
+        return self._pickles.read_reply(
+            lambda: self._receive(timeout_s),
+            lambda: self.send(*message, timeout_s=timeout_s),
+            self.process.end,
+        )
 
     def _receive(self, timeout_s: float | None) -> bytes:
         """Return the reply to the last turn. May be called again after an interrupt."""
@@ -210,13 +198,6 @@ class RayVectorWorker:
         self._owes_reply = False
         reply: bytes = self._reply
         return reply
-
-    def _load(self, packed: bytes) -> Any:
-        try:
-            return pickle.loads(packed)  # noqa: S301 - from our own worker
-        except Exception as error:
-            self.process.end()
-            raise WorkerLostError(f"its reply cannot be read: {format_error(error)}") from error
 
     # The end
 

@@ -49,6 +49,20 @@ class SharedColumns:
         """Return the actions of some rows, in the form that an author's `step` takes."""
         return self.acts.read([column[rows] for column in self.actions])
 
+    def pack(self, rows: slice | list[int]) -> bytes:
+        """Return the rewards and observations of some rows as bytes."""
+        return b"".join([column[rows].tobytes() for column in (self.rewards, *self.leaves)])
+
+    def unpack(self, rows: slice | list[int], packed: memoryview) -> None:
+        """Write the rewards and observations of some rows that were packed."""
+        offset = 0
+        for column in (self.rewards, *self.leaves):
+            chosen = column[rows]
+            size = chosen.nbytes
+            values = np.frombuffer(packed[offset : offset + size], column.dtype)
+            column[rows] = values.reshape(chosen.shape)
+            offset += size
+
     def put(self, rows: slice | list[int], columns: Columns) -> list[list[Any]]:
         """Write the columns of some rows; return those that are lists, which do not fit in."""
         lists: list[list[Any]] = []

@@ -13,7 +13,7 @@ import os
 import pickle
 import platform
 import select
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, final
 
 from envweave.errors import OptionError, format_error
@@ -293,6 +293,51 @@ HOST = "envweave.vector.process.vector_worker:run"
 
 
 @final
+class MessagePickles:
+    """Pickles of the messages to one worker, and of its replies."""
+
+    def __init__(self) -> None:
+        self._by_value = False  # whether the worker cannot import some class of our messages
+
+    def pack(self, message: tuple[Any, ...]) -> bytes:
+        """Pickle a message so that the worker can read it."""
+        return (pack_by_value if self._by_value else pack)(message)
+
+    def read_reply(
+        self,
+        receive: Callable[[], bytes | bytearray],
+        send_again: Callable[[], None],
+        end: Callable[[], None],
+    ) -> Any:
+        """Return the reply to a message, which is sent again if the worker could not read it.
+
+        Args:
+            receive: Waits for a reply.
+            send_again: Sends the message once more.
+            end: Ends the worker, if its reply cannot be read.
+
+        Raises:
+            WorkerLostError: The reply cannot be read.
+            Exception: What the worker raised.
+        """
+        while True:
+            packed = receive()
+            try:
+                kind, value = pickle.loads(packed)  # noqa: S301 - from our own worker
+            except Exception as error:
+                end()
+                text = f"its reply cannot be read: {format_error(error)}"
+                raise WorkerLostError(text) from error
+            if kind == "done":
+                return value
+            if kind != "unreadable" or self._by_value:
+                is_error = isinstance(value, Exception)
+                raise value if is_error else WorkerLostError(f"it replied: {value}")
+            self._by_value = True
+            send_again()
+
+
+@final
 class TurnWorker:
     """A worker process that steps some rows of a vector, one turn at a time.
 
@@ -303,7 +348,7 @@ class TurnWorker:
     def __init__(self, turns: TurnChannels, definition: bytes) -> None:
         self._turns = turns
         self._words = turns.table.words
-        self._by_value = False  # whether the worker cannot import some class of our messages
+        self._pickles = MessagePickles()
         self._owes_reply = False  # whether the reply to the last message was not received
         self._last_reply: tuple[int, bytes | bytearray] = (-1, b"")  # with the number of its turn
         turns.table.clear(turns.slot)
@@ -363,7 +408,7 @@ class TurnWorker:
 
     def pack(self, *message: Any) -> bytes:
         """Pickle a message so that the worker can read it."""
-        return (pack_by_value if self._by_value else pack)(message)
+        return self._pickles.pack(message)
 
     def send(
         self,
@@ -418,14 +463,11 @@ class TurnWorker:
         Raises:
             WorkerLostError: It is gone, or an environment's code took longer than `timeout_s`.
         """
-        kind, value = self._load(self._receive(timeout_s))
-        if kind == "done":
-            return value
-        if kind == "unreadable" and not self._by_value:
-            self._by_value = True
-            self.send(*message, timeout_s=timeout_s)
-            return self.reply(*message, timeout_s=timeout_s)
-        raise value if isinstance(value, Exception) else WorkerLostError(f"it replied: {value}")
+        return self._pickles.read_reply(
+            lambda: self._receive(timeout_s),
+            lambda: self.send(*message, timeout_s=timeout_s),
+            self.process.end,
+        )
 
     def _receive(self, timeout_s: float | None) -> bytes | bytearray:
         """Return the reply to the last turn. May be called again after an interrupt."""
@@ -436,13 +478,6 @@ class TurnWorker:
                 self._last_reply = number, self.process.channel.receive()
                 self._owes_reply = False
         return self._last_reply[1]
-
-    def _load(self, packed: bytes | bytearray) -> Any:
-        try:
-            return pickle.loads(packed)  # noqa: S301 - from our own worker
-        except Exception as error:
-            self.process.end()
-            raise WorkerLostError(f"its reply cannot be read: {format_error(error)}") from error
 
     def request_close(self) -> None:
         """Send it a request to close its environments and end."""
