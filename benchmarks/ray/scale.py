@@ -28,7 +28,8 @@ class Load:
     Attributes:
         name: What the page calls them.
         step_s: How long a step takes.
-        uses_cpu: Whether it computes all that time, or waits.
+        uses_cpu: Whether it computes all that time, or waits. One that waits is async: the result
+            of each step is an object, and not a row of columns.
         bytes: How many bytes a step sends to the driver.
     """
 
@@ -54,45 +55,46 @@ class Model:
     Attributes:
         worker_s: The driver's CPU time for each worker.
         env_s: The driver's CPU time for each environment.
+        object_s: The same for async environments.
         byte_s: The driver's CPU time for each byte of an observation.
         round_trip_s: How long a batch of one worker takes, without the driver's CPU time.
     """
 
     worker_s: float
     env_s: float
+    object_s: float
     byte_s: float
     round_trip_s: float
 
     @classmethod
-    def fit(cls, rows: list[dict[str, Any]]) -> Model:
-        """Fit the model to the measurements of one to eight workers."""
+    def fit(cls, results: dict[str, Any]) -> Model:
+        """Fit the model to the measurements of one to eight workers, and of async environments."""
+        rows = results["workers"]
         small = [row for row in rows if row["bytes_per_step"] < 1000]
         sizes = np.array([[row["workers"], row["num_envs"]] for row in small], np.float64)
         spent = np.array([row["driver_ms_per_batch"] / 1000 for row in small])
         # Relative errors count, so that the largest batches do not decide alone.
         (worker_s, env_s), *_ = np.linalg.lstsq(sizes / spent[:, None], np.ones(len(spent)))
         env_s = max(env_s, 0.0)
-        per_byte = [
-            (
-                row["driver_ms_per_batch"] / 1000
-                - row["workers"] * worker_s
-                - row["num_envs"] * env_s
-            )
-            / (row["num_envs"] * row["bytes_per_step"])
-            for row in rows
-            if row not in small
-        ]
+        large = max(rows, key=lambda row: row["num_envs"] * row["bytes_per_step"])
+        for_bytes_s = (
+            large["driver_ms_per_batch"] / 1000
+            - large["workers"] * worker_s
+            - large["num_envs"] * env_s
+        )
         one = min((row for row in small if row["workers"] == 1), key=lambda row: row["num_envs"])
         waited_s = (one["batch_ms"] - one["driver_ms_per_batch"]) / 1000
-        return cls(worker_s, env_s, max(float(np.median(per_byte)), 0.0), max(waited_s, 0.0))
+        byte_s = max(for_bytes_s, 0.0) / (large["num_envs"] * large["bytes_per_step"])
+        object_s = results["sleeping"]["driver_us_per_step"] / 1e6
+        return cls(worker_s, env_s, object_s, byte_s, max(waited_s, 0.0))
 
     def parts(self, load: Load, nodes: int) -> dict[str, float]:
         """Return for how long a batch keeps each resource busy, one worker on each node."""
         envs = nodes * ENVS_PER_NODE
+        row_s = self.env_s if load.uses_cpu else self.object_s
         node_s = load.step_s * (ENVS_PER_NODE / CORES_PER_NODE if load.uses_cpu else 1)
         return {
-            "the driver's core": nodes * self.worker_s
-            + envs * (self.env_s + load.bytes * self.byte_s),
+            "the driver's core": nodes * self.worker_s + envs * (row_s + load.bytes * self.byte_s),
             "the driver's network": envs * load.bytes / NETWORK_BYTES_PER_S,
             "the environments": node_s,
             "one round trip": self.round_trip_s,
@@ -111,7 +113,7 @@ class Model:
 
 def chart(results: dict[str, Any]) -> LineChart:
     """Draw the model: steps per second by the number of nodes."""
-    model = Model.fit(results["workers"])
+    model = Model.fit(results)
     return LineChart(
         "One driver, 100 environments on each node (model)",
         "nodes",
@@ -140,10 +142,14 @@ def tables(results: dict[str, Any]) -> list[Table]:
 
 
 def _model_tables(results: dict[str, Any]) -> list[Table]:
-    model = Model.fit(results["workers"])
+    model = Model.fit(results)
     costs = (
         ("each worker, in a batch", f"{model.worker_s * 1e6:,.0f} µs of the driver's CPU"),
         ("each environment, in a batch", f"{model.env_s * 1e6:.2f} µs of the driver's CPU"),
+        (
+            "each async environment, in a batch",
+            f"{model.object_s * 1e6:.1f} µs of the driver's CPU",
+        ),
         (
             "each 64 KiB of observations",
             f"{model.byte_s * 65536 * 1e6:,.0f} µs of the driver's CPU",

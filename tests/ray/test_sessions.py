@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from environments.crashing import GO, HANG, KILL, Crashing, kill
+from processes import descendants
 
 import envweave as ew
 from envweave.errors import ClosedError
@@ -91,3 +93,21 @@ def test_every_episode_of_a_rollout_is_accounted_for_while_workers_are_killed() 
     assert len(set(seeds)) == 64
     assert all(episode.usable for episode in episodes)
     assert all(len(episode.steps) == 5 for episode in episodes)
+
+
+@pytest.mark.slow  # starts a sandbox
+def test_all_sandboxes_of_a_worker_share_one_template() -> None:
+    with ew.make_vector("coding-v0", num_envs=4, backend="ray", workers=1) as venv:
+        venv.reset(seed=0)
+        batch = venv.step([{"code": f"mine = {i}; print(mine)"} for i in range(4)])
+        printed = [row.observation.execution_result.stdout.strip() for row in batch]
+        (actor,) = [one for one in descendants() if b"ray::VectorActor" in command(one.pid)]
+        templates = [one for one in descendants() if one.parent == actor.pid]
+
+    assert printed == ["0", "1", "2", "3"]
+    assert len(templates) == 1
+
+
+def command(pid: int) -> bytes:
+    """Return the command line of a process, which Ray sets to the name of its actor."""
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
