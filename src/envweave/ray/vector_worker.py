@@ -67,10 +67,19 @@ class RayVectorWorker:
         assert self._shared is not None
         chosen = slice(self._rows.start, self._rows.stop)
         actions = [column[chosen] for column in self._shared.actions]
-        return self._begin("step_all", pack_actions(actions), rows=chosen)
+        return self._begin("step_all", pack_actions(actions), rows=chosen, is_held=True)
+
+    def await_soon(self) -> None:
+        """Wait for the turn that was started, for a moment."""
+        self.process.take_reply()
+
+    def notify_when_done(self) -> None:
+        """Have the end of the turn signaled."""
+        self.process.release_reply()
 
     def has_begun(self, number: int) -> bool:
-        """Whether this turn was started."""
+        """Whether this turn was started. Called after an interrupt, so its end is signaled."""
+        self.process.release_reply()
         return bool(self._words[self._turns.slot.go] >= number)
 
     def has_done(self, number: int) -> bool:
@@ -87,13 +96,21 @@ class RayVectorWorker:
         """Whether a reply goes with what the last turn wrote to the columns."""
         return bool(self._words[self._turns.slot.more])
 
-    def _begin(self, method: str, *args: Any, rows: slice | list[int] | None = None) -> int:
+    def _begin(
+        self,
+        method: str,
+        *args: Any,
+        rows: slice | list[int] | None = None,
+        is_held: bool = False,
+    ) -> int:
         """Start a turn with a call of the actor; `rows` are those whose columns it returns."""
         number = self.next_turn()
         self._reply = None
 
         def finish(value: Any) -> None:
             words, slot = self._words, self._turns.slot
+            if words[slot.done] >= number:
+                return  # it was delivered just before an interrupt
             if rows is not None:
                 assert self._shared is not None
                 value = write_step(self._shared, rows, value)
@@ -105,7 +122,7 @@ class RayVectorWorker:
         if self.process.is_gone:
             raise self.process.lost()
         with uninterrupted():
-            self.process.submit(method, *args, on_reply=finish)
+            self.process.submit(method, *args, on_reply=finish, is_held=is_held)
             self._words[self._turns.slot.go] = number
         return number
 

@@ -40,6 +40,9 @@ logger = logging.getLogger("envweave.ray")
 WAIT_S = 0.2
 """How long one wait takes at most: a Ctrl-C that arrives just before a wait does not end it."""
 
+SOON_S = 0.05
+"""How long the thread that steps all rows waits for a reply itself."""
+
 CONTROL_S = 5.0
 """How long an actor may take to say what is running in it."""
 
@@ -97,6 +100,7 @@ class RayWorker:
         self._loss: str | None = None
         self._has_ended = False
         self._death = EventFd.new()
+        self._held: tuple[Any, Callable[[Any], None]] | None = None  # a reply nobody waits for yet
         self._where = "a Ray worker"
         self._begun_s = time.monotonic()
         paths = [path for path in sys.path if path]
@@ -170,13 +174,44 @@ class RayWorker:
 
     # Calls
 
-    def submit(self, method: str, *args: Any, on_reply: Callable[[Any], None]) -> None:
+    def submit(
+        self, method: str, *args: Any, on_reply: Callable[[Any], None], is_held: bool = False
+    ) -> None:
         """Call a method of the actor; `on_reply` gets what it returned, in another thread.
 
-        It is not called if the actor dies first.
+        It is not called if the actor dies first. A reply that is held waits for `take_reply`.
         """
         self._begun_s = time.monotonic()
-        self._watch(getattr(self._actor, method).remote(*args), on_reply)
+        reference = getattr(self._actor, method).remote(*args)
+        if is_held:
+            self._held = reference, on_reply
+        else:
+            self._watch(reference, on_reply)
+
+    def take_reply(self) -> None:
+        """Wait for a reply that is held, in this thread; after `SOON_S` it is delivered as others.
+
+        Of a step of all rows nothing else can be awaited, and no thread must be woken.
+        """
+        if self._held is None:
+            return
+        reference, on_reply = self._held
+        try:
+            value = ray.get(reference, timeout=SOON_S)
+        except GetTimeoutError:
+            self.release_reply()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the reply is lost
+            self._held = None
+            self._die(error)
+        else:
+            self._deliver(on_reply, value)  # once more, if it is interrupted here
+            self._held = None
+
+    def release_reply(self) -> None:
+        """Have a reply that is held delivered in another thread."""
+        held, self._held = self._held, None
+        if held is not None:
+            self._watch(*held)
 
     def _watch(self, reference: Any, on_reply: Callable[[Any], None] = lambda _: None) -> None:
         reference.future().add_done_callback(partial(self._on_done, on_reply))
@@ -187,6 +222,9 @@ class RayWorker:
         except BaseException as error:  # noqa: BLE001 - whatever it is, the reply is lost
             self._die(error)
             return
+        self._deliver(on_reply, value)
+
+    def _deliver(self, on_reply: Callable[[Any], None], value: Any) -> None:
         with self._changed:
             if not self._has_ended and self._loss is None:
                 on_reply(value)
@@ -210,6 +248,7 @@ class RayWorker:
             WorkerLostError: The worker is gone, or an environment's code took longer than that.
         """
         deadline_s = time.monotonic() + at_most_s
+        self.release_reply()
         while True:
             with self._changed:
                 if not is_true() and not self.is_gone:

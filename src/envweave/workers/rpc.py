@@ -32,7 +32,7 @@ PING_NUMBER = -1
 """The number of every ping, and of its reply, which has nothing else."""
 
 
-class Encoding(Protocol):
+class CallEncoding(Protocol):
     """How parameters, results and errors are sent."""
 
     def encode_call(self, params: Any) -> bytes:
@@ -85,7 +85,7 @@ class Sessions(Protocol):
 class SessionHost:
     """Carries out the calls of a worker's sessions, on the event loop that runs."""
 
-    def __init__(self, sessions: Sessions, encoding: Encoding) -> None:
+    def __init__(self, sessions: Sessions, encoding: CallEncoding) -> None:
         self._sessions = sessions
         self._encoding = encoding
         self._running: dict[int, asyncio.Task[None]] = {}  # by the numbers of the calls
@@ -190,7 +190,7 @@ class WorkerReply(NamedTuple):
         status: What `Sessions.status` returned.
     """
 
-    encoding: Encoding
+    encoding: CallEncoding
     kind: int
     payload: bytes
     status: Any
@@ -253,7 +253,7 @@ class WorkerConnection:
         connection: The connection to the worker; `None` while there is none.
     """
 
-    def __init__(self, encoding: Encoding) -> None:
+    def __init__(self, encoding: CallEncoding) -> None:
         self._encoding = encoding
         self._pending: dict[int, PendingCall] = {}
         self._numbers = itertools.count(1)

@@ -74,7 +74,7 @@ class SessionStatus(NamedTuple):
 
 @final
 class PickledCalls:
-    """Parameters and results as pickles. An `Encoding`.
+    """Parameters and results as pickles. A `CallEncoding`.
 
     Args:
         received: What this end receives, for messages of errors.

@@ -32,7 +32,7 @@ logger = logging.getLogger("envweave.server")
 
 @final
 class EncodedCalls:
-    """Parameters and results as MessagePack, errors as faults. An `Encoding`."""
+    """Parameters and results as MessagePack, errors as faults. A `CallEncoding`."""
 
     def encode_call(self, params: Any) -> bytes:
         """Encode the parameters of a call, for the worker."""

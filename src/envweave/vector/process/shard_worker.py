@@ -74,6 +74,14 @@ class ShardWorker(Protocol):
         """Start a turn; return its number."""
         ...
 
+    def await_soon(self) -> None:
+        """Wait for the turn that was started, for a moment, if that is cheaper than to sleep."""
+        ...
+
+    def notify_when_done(self) -> None:
+        """Have the end of the turn that was started signaled, to who sleeps."""
+        ...
+
     def has_begun(self, number: int) -> bool:
         """Whether this turn was started."""
         ...

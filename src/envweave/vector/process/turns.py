@@ -386,6 +386,12 @@ class TurnWorker:
         number: int = self._words[self._turns.slot.go] + 1
         return number
 
+    def await_soon(self) -> None:
+        """Do nothing: the pool polls for a moment."""
+
+    def notify_when_done(self) -> None:
+        """Do nothing: the worker signals the end of every turn."""
+
     def has_begun(self, number: int) -> bool:
         """Whether this turn was started. Called after an interrupt, so it notifies again."""
         self._turns.event.notify()

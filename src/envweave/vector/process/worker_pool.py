@@ -523,6 +523,8 @@ class WorkerPool:
     def await_all(self) -> bool:
         """Wait for the step of all rows; return whether the shared columns hold all of it."""
         for shard in self.shards:
+            if shard.running and shard.worker is not None:
+                shard.worker.await_soon()
             while shard.running and not shard.is_done:
                 self.wait([shard], None)
         return all(shard.running and shard.is_plain for shard in self.shards)
@@ -609,6 +611,7 @@ class WorkerPool:
         poll = select.poll()
         poll.register(self._event.fileno(), select.POLLIN)
         for worker in workers:
+            worker.notify_when_done()
             if not worker.process.has_ended:
                 poll.register(worker.process.poll_fd(), select.POLLIN)
         ready = {fd for fd, _ in poll.poll(None if left is None else max(left, 0.0) * 1000 + 1)}
