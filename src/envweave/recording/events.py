@@ -227,9 +227,8 @@ class EventLines:
     def _line(self, fields: dict[str, Any]) -> bytes:
         try:
             return _write(fields) + b"\n"
-        except (TypeError, ValueError, OverflowError):  # a string that JSON cannot express
-            marked = {name: self._values.to_json(one) for name, one in fields.items()}
-            return _write(marked) + b"\n"
+        except UnicodeEncodeError:  # an id or a message with lone surrogates
+            return _write({name: _valid(one) for name, one in fields.items()}) + b"\n"
 
     # The lines of an episode
 
@@ -481,6 +480,10 @@ class EventLines:
                     )
                 )  # fmt: skip
         return lines
+
+
+def _valid(value: Any) -> Any:
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
 def _has(info: Any, name: str) -> bool:
