@@ -287,7 +287,13 @@ def drive(folder: Path | None, send: bool = False, **options: Any) -> list[Any]:
     return rows
 
 
-@pytest.mark.parametrize("mode", [*MODES, "sent"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        *(pytest.param(mode, marks=[pytest.mark.slow] * (mode == "process")) for mode in MODES),
+        "sent",
+    ],
+)
 def test_the_rows_of_a_vector_are_recorded_as_episodes(tmp_path: Path, mode: str) -> None:
     rows = drive(tmp_path, send=mode == "sent", **MODES.get(mode, {}))
 
