@@ -141,10 +141,12 @@ class EpisodeEvents:
             and result.terminated is False
             and result.truncated is False
         ):
-            observation, array, size = result.observation, None, 0
+            observation = result.observation
+            array, size = None, 0
             if type(observation) is np.ndarray and observation.dtype.char in _NUMBERS:
                 # Copying it takes a third of the time of packing it.
-                array, observation, size = observation.copy(), None, observation.nbytes
+                size = observation.nbytes
+                array, observation = observation.copy(), None
             outcome = pack((observation, result.reward, result.info))
             episode, step = result.episode_id, result.step_index
             self._writer.put(

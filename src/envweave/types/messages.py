@@ -89,8 +89,7 @@ def messages_of(episode: Episode) -> list[dict[str, Any]]:
         return [dict(plain_of(one)) for one in last]
     messages: list[dict[str, Any]] = []
     _add(messages, "user", first_text(episode.observations[0]))
-    seen = [step.observation for step in episode.steps[1:]] + [last]
-    for step, observation in zip(episode.steps, seen, strict=True):
+    for step, observation in zip(episode.steps, episode.observations[1:], strict=True):
         if step.is_answer:
             answer: ToolResult = step.action
             shown = answer.value if answer.error is None else answer.error
