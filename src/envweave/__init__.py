@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from envweave.providers.docker.provider import LocalDockerProvider as LocalDockerProvider
     from envweave.providers.docker.warm_pool import WarmPool as WarmPool
     from envweave.providers.kubernetes.provider import KubernetesProvider as KubernetesProvider
+    from envweave.recording import Recording as Recording
+    from envweave.recording import load as load
     from envweave.registry import EnvSpec as EnvSpec
     from envweave.registry import Registry as Registry
     from envweave.rollouts import Decision as Decision
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
     from envweave.rollouts import Pool as Pool
     from envweave.rollouts import Rollout as Rollout
     from envweave.rollouts.pool import pool as pool
+    from envweave.rollouts.replay import replay as replay
+    from envweave.rollouts.rescore import rescore as rescore
     from envweave.rollouts.rollout import rollout as rollout
     from envweave.sandbox.execution import ExecutionResult as ExecutionResult
     from envweave.tools import ToolRegistry as ToolRegistry
@@ -73,6 +77,8 @@ if TYPE_CHECKING:
     from envweave.types import AutoResetReady as AutoResetReady
     from envweave.types import Episode as Episode
     from envweave.types import EpisodeEnd as EpisodeEnd
+    from envweave.types import EpisodeParent as EpisodeParent
+    from envweave.types import EpisodePoint as EpisodePoint
     from envweave.types import EpisodeStep as EpisodeStep
     from envweave.types import LogEvent as LogEvent
     from envweave.types import NeedAction as NeedAction
@@ -130,8 +136,9 @@ _HOMES = {
     "providers.docker.provider": ["LocalDockerProvider"],
     "providers.docker.warm_pool": ["WarmPool"],
     "providers.kubernetes.provider": ["KubernetesProvider"],
+    "recording": ["Recording", "load"],
     "registry": ["EnvSpec", "Registry"],
-    "rollouts": ["Decision", "Fault", "Pool", "Rollout", "pool", "rollout"],
+    "rollouts": ["Decision", "Fault", "Pool", "Rollout", "pool", "replay", "rescore", "rollout"],
     "sandbox.execution": ["ExecutionResult"],
     "tools": ["ToolRegistry"],
     "transforms": ["CompositeTransform", "Transform"],
@@ -141,6 +148,8 @@ _HOMES = {
         "AutoResetReady",
         "Episode",
         "EpisodeEnd",
+        "EpisodeParent",
+        "EpisodePoint",
         "EpisodeStep",
         "LogEvent",
         "NeedAction",
