@@ -23,6 +23,7 @@ from envweave.cli.commands.info import info_command
 from envweave.cli.commands.list import list_command
 from envweave.cli.commands.run import run_command
 from envweave.cli.commands.serve import serve_command
+from envweave.cli.commands.view import view_command
 from envweave.errors import EnvironmentFailure, EnvWeaveError, format_error
 
 _HELP = """Make, inspect, check and run environments for reinforcement learning.
@@ -70,6 +71,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., Any]]] = {
         "list": list_command,
         "info": info_command,
         "run": run_command,
+        "view": view_command,
     },
     "Build": {
         "check": check_command,

@@ -21,9 +21,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from envweave.server.event_loop import GatheringTransport, ServerEventLoop
 from envweave.server.http.bodies import refusal, unreadable
+from envweave.web.access import has_cookie, sign_in
 from envweave.wire.faults import kind_by_code
 from envweave.wire.messages import WireFault
-from envweave.web.access import has_cookie, sign_in
 
 if TYPE_CHECKING:
     from starlette.responses import Response

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.responses import RedirectResponse, Response
 
-from envweave.web.assets import SECURITY_HEADERS, page
+from envweave.web.assets import SECURITY_HEADERS, sign_in_page
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -47,9 +47,7 @@ def sign_in(scope: Scope, headers: Mapping[bytes, bytes], token: bytes) -> Respo
     query = parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
     given = [value for name, value in query if name == "token"]
     if not any(hmac.compare_digest(one.strip().encode(), token) for one in given):
-        response = page("sign-in.html", 401)
-        response.headers["www-authenticate"] = "Bearer"
-        return response
+        return sign_in_page()
     rest = urlencode([(name, value) for name, value in query if name != "token"])
     # One slash at the beginning: two would name another host.
     path = "/" + quote(scope["path"].lstrip("/\\"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +37,7 @@ SECURITY_HEADERS = {
 """What a browser may do with a page: load and call nothing but this server."""
 
 
-def page(name: str, status: int = 200) -> Response:
+def page(name: str) -> Response:
     """Return one of the files.
 
     Raises:
@@ -44,8 +46,23 @@ def page(name: str, status: int = 200) -> Response:
     if name not in _NAMES:
         raise HTTPException(404)
     path = _FOLDER / name
-    headers = {**SECURITY_HEADERS, "Cache-Control": "no-cache" if status == 200 else "no-store"}
-    return Response(path.read_bytes(), status, headers, _TYPES[path.suffix])
+    headers = {**SECURITY_HEADERS, "Cache-Control": "no-cache"}
+    return Response(path.read_bytes(), 200, headers, _TYPES[path.suffix])
+
+
+def sign_in_page() -> Response:
+    """Return the page that asks for the token, which is complete in itself."""
+    content = (_FOLDER / "sign-in.html").read_bytes()
+    style = content.partition(b"<style>")[2].partition(b"</style>")[0]
+    digest = base64.b64encode(hashlib.sha256(style).digest()).decode()
+    policy = (
+        f"default-src 'none'; style-src 'sha256-{digest}'; form-action 'self'; base-uri 'none'; "
+        "frame-ancestors 'none'"
+    )
+    headers = {
+        **SECURITY_HEADERS, "Content-Security-Policy": policy, "WWW-Authenticate": "Bearer"
+    }  # fmt: skip
+    return Response(content, 401, headers, _TYPES[".html"])
 
 
 def data(value: Any) -> Response:

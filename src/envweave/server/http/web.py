@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from envweave.server.http.bodies import refusal
-from envweave.wire.faults import fault_of
 from envweave.errors import EnvWeaveError
+from envweave.server.http.bodies import refusal
 from envweave.web.assets import asset, data, page
+from envweave.wire.faults import fault_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -4,7 +4,7 @@ import { fill, h, number } from "./dom.js";
 const color = (i) => getComputedStyle(document.documentElement).getPropertyValue(`--line-${(i % 8) + 1}`).trim();
 
 /** {node, draw(lines)}: a chart of lines {name, points: [[x, y], …]} with x rising. */
-export function chart({ label = "", height = 220, smooth = 0, onpick = null } = {}) {
+export function chart({ label = "", height = 220, smooth = 0, floor = null, onpick = null } = {}) {
   const canvas = h("canvas", { role: "img", "aria-label": label });
   const tip = h("div.tip", { hidden: true });
   const node = h("div.chart", {}, canvas, tip);
@@ -28,7 +28,8 @@ export function chart({ label = "", height = 220, smooth = 0, onpick = null } = 
     const all = shown.flatMap((one) => one.smoothed).filter(([, y]) => Number.isFinite(y));
     canvas.setAttribute("aria-label", `${label}: ${shown.map((one) => `${one.name} ${number(one.points.at(-1)?.[1])}`).join(", ")}`);
     const [x0, x1] = extent(all, 0);
-    const [y0, y1] = pad(...extent(all, 1));
+    let [y0, y1] = pad(...extent(all, 1));
+    if (floor !== null && y0 < floor) [y0, y1] = [floor, Math.max(y1, floor + 1)];
     const text = resolve("var(--muted)");
     context.font = "11px system-ui, sans-serif";
     const ticks = nice(y0, y1, Math.max(2, Math.round(height / 45)));
@@ -44,7 +45,7 @@ export function chart({ label = "", height = 220, smooth = 0, onpick = null } = 
     }
     context.textAlign = "center";
     context.textBaseline = "top";
-    for (const one of nice(x0, x1, Math.max(2, Math.round(width / 110)))) context.fillText(number(one), Math.min(width - 16, Math.max(left, scale.x(one))), height - 18);
+    for (const one of nice(x0, x1, Math.max(2, Math.round(width / 110)), all.every(([x]) => Number.isInteger(x)))) context.fillText(number(one), Math.min(width - 16, Math.max(left, scale.x(one))), height - 18);
     if (!all.length) context.fillText("No data yet", width / 2, height / 2);
     for (const one of shown) {
       context.strokeStyle = one.stroke;
@@ -97,10 +98,10 @@ function extent(points, axis) {
 
 const pad = (low, high) => (low === high ? [low - 0.5, high + 0.5] : [low - (high - low) * 0.06, high + (high - low) * 0.06]);
 
-function nice(low, high, about) {
+function nice(low, high, about, isWhole = false) {
   const raw = (high - low) / about || 1;
   const power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= raw) || raw;
+  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= raw && (!isWhole || one >= 1)) || raw;
   const found = [];
   for (let one = Math.ceil(low / step); one * step <= high + step * 1e-9 && found.length < 50; one += 1) found.push(Number((one * step).toPrecision(12)));
   return found;

@@ -35,6 +35,7 @@ export function number(value, digits = 4) {
   if (value === null || value === undefined) return "–";
   if (typeof value !== "number") return typeof value === "object" ? Object.entries(value).map(([k, v]) => `${k} ${number(v)}`).join(", ") : String(value);
   if (!Number.isFinite(value)) return Number.isNaN(value) ? "NaN" : value > 0 ? "∞" : "−∞";
+  if (value === 0) return "0"; // also of a negative zero
   const text = Number.isInteger(value) ? value.toLocaleString("en-US")
     : Math.abs(value) >= 1000 ? value.toLocaleString("en-US", { maximumFractionDigits: 1 }) : String(Number(value.toPrecision(digits)));
   return text.replace("-", "−");

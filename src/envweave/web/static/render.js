@@ -176,13 +176,16 @@ function toolCalls(calls, load) {
   }));
 }
 
-/** An observation, without what its step shows already. */
-export const observation = (value, load) => (value && typeof value === "object" && !Array.isArray(value) && !Object.keys(value).some((key) => key.startsWith("$"))
-  ? fields(value, load, ["reward", "done", "truncated", value.exit_code === 0 ? "exit_code" : "", value.code !== undefined && value.stdout !== undefined ? "code" : ""]) : render(value, load));
+const BESIDE = ["action_mask", "reward_parts", "metrics"]; // of the metadata: shown with the reward and the form
+const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
-/** A reward with its parts as bars. */
+/** An observation, without what its step shows already. */
+export const observation = (value, load) => (isObject(value) && !Object.keys(value).some((key) => key.startsWith("$"))
+  ? fields(value, load, ["reward", "done", "truncated", Object.keys(value.metadata || {}).every((one) => BESIDE.includes(one)) ? "metadata" : "", value.exit_code === 0 ? "exit_code" : "", value.code !== undefined && value.stdout !== undefined ? "code" : ""]) : render(value, load));
+
+/** A reward with its parts as bars; parts may be by agent. */
 export function reward(total, parts) {
-  const named = Object.entries(parts || {}).filter(([, one]) => isNumber(one));
+  const named = Object.entries(parts || {}).flatMap(([name, one]) => (isObject(one) ? Object.entries(one).map(([part, inner]) => [`${name} ${part}`, inner]) : [[name, one]])).filter(([, one]) => isNumber(one));
   const most = Math.max(...named.map(([, one]) => Math.abs(one)), 1e-9);
   const shown = total && typeof total === "object" && "$float" in total ? total.$float : total;
   return h("div.reward", {}, h(`span.figure${isNumber(shown) ? (shown > 0 ? ".good" : shown < 0 ? ".bad" : "") : ""}`, {}, `reward ${number(shown)}`),

@@ -21,8 +21,9 @@ class Player {
     this.variables = h("section.card", { hidden: true });
     this.problem = h("p.bad", { role: "alert" });
     this.chart = chart({ label: "Reward of each step", height: 120 });
+    this.rewardCard = h("section.card", { hidden: true }, h("h2", {}, "Reward of each step"), this.chart.node);
     this.node = h("div.play", {}, h("div.column", {}, this.stream, this.problem, this.composer), h("aside", {},
-      h("section.card", {}, h("h2", {}, "Episode"), this.resetForm(), this.status), h("section.card", {}, h("h2", {}, "Reward of each step"), this.chart.node), this.variables));
+      h("section.card", {}, h("h2", {}, "Episode"), this.resetForm(), this.status), this.rewardCard, this.variables));
     this.isCode = isCode(about.action);
     this.clear();
     this.draw();
@@ -73,6 +74,7 @@ class Player {
     this.clear();
     this.isBusy = true;
     fill(this.stream);
+    this.seed = result.info.seed;
     this.take(result, null);
     await this.refreshState();
   }
@@ -134,15 +136,16 @@ class Player {
     const value = seen.result ?? inner.return_repr;
     const rest = fields(seen, null, ["reward", "done", "truncated", "code", "prompt", "stdout", "stderr", "result", "execution_result", "metadata", seen.exit_code ? "" : "exit_code"]);
     return h("article.cell", {},
-      action === null ? h("h3", {}, "session started", h("span.muted", {}, ` seed ${number(result.info.seed)}`))
+      action === null ? h("h3", {}, "session started", h("span.muted", {}, ` seed ${result.info.seed}`))
         : h("div.in", {}, h("span.prompt", {}, `In [${result.step_index}]`), block(action.code ?? "", { kind: "code" })),
       output.length || value ? h("div.out", {}, output, value ? h("div.in", {}, h("span.prompt.result", {}, `Out [${result.step_index}]`), block(value, { kind: "code" })) : null) : null,
       rest.querySelector(".field") ? rest : null, this.footer(result, action));
   }
 
   footer(result, action) {
-    const { reward_parts: parts, metrics, action_mask: _, seed: __, ...info } = result.info || {};
-    const extra = Object.entries(info).filter(([, one]) => one !== null && !(typeof one === "object" && isHollow(one)));
+    const { reward_parts: own, metrics, seed: _, ...info } = result.info || {};
+    const parts = own || Object.fromEntries((about.possible_agents || []).map((agent) => [agent, info[agent]?.reward_parts]));
+    const extra = Object.entries(info).filter(([name, one]) => one !== null && name !== "action_mask" && !(typeof one === "object" && isHollow(one)));
     return h("footer", {}, action === null || result.reward === null ? null : reward(result.reward, parts),
       metrics && Object.keys(metrics).length ? h("div.muted.small", {}, number(metrics)) : null, events(result.requests),
       extra.length && action !== null ? tree(Object.fromEntries(extra), null, "info") : null,
@@ -168,8 +171,9 @@ class Player {
     const total = Object.keys(this.total).length ? Object.entries(this.total).map(([agent, one]) => h("div", {}, agent ? `${agent} ` : "", h("b", {}, number(one)))) : h("b", {}, "0");
     fill(this.status, result && h("dl.facts", {},
       fact("State", end ? ending(end.reason, end.blame) : ending(null, null)), fact("Step", number(this.step)), fact("Return", total),
-      result.task_id && fact("Task", result.task_id), fact("Seed", number(result.info.seed)), fact("Episode", h("code", {}, result.episode_id))),
+      result.task_id && fact("Task", result.task_id), fact("Seed", this.seed === null || this.seed === undefined ? "–" : String(this.seed)), fact("Episode", h("code", {}, result.episode_id))),
     this.session && h("button.quiet.small", { type: "button", onclick: () => this.run(async () => { await this.close(); this.clear(); }) }, "Close this session"));
+    this.rewardCard.hidden = this.rewards.length < 2;
     const agents = [...new Set(this.rewards.flatMap((one) => Object.keys(one)))];
     this.chart.draw(agents.map((agent) => ({ name: agent || "reward", points: this.rewards.map((one, i) => [i + 1, one[agent] ?? NaN]) })));
     this.resetButton.textContent = result ? "Reset again" : "Reset";
@@ -272,7 +276,7 @@ class Player {
 const greeting = (text) => h("p.greeting", {}, about.description ? h("span", {}, about.description) : null, h("br"), h("span.muted", {}, text));
 const fact = (name, ...value) => [h("dt", {}, name), h("dd", {}, value)];
 const hint = (mask) => (Array.isArray(mask) && mask.length <= 64 ? h("p.muted.small", {}, `legal: ${mask.flatMap((one, i) => (one ? [i] : [])).join(", ") || "none"}`) : mask && !Array.isArray(mask) ? tree(mask, null, "legal") : null);
-const isHollow = (value) => Object.values(value).every((one) => one !== null && typeof one === "object" && isHollow(one));
+const isHollow = (value) => Object.entries(value).every(([name, one]) => ["action_mask", "reward_parts", "metrics"].includes(name) || (one !== null && typeof one === "object" && isHollow(one)));
 const brief = (action) => { const text = JSON.stringify(action); return text.length > 200 ? `${text.slice(0, 200)} …` : text; };
 const isCode = (schema) => { const names = Object.entries(schema.properties || {}).filter(([name]) => name !== "metadata"); return !about.possible_agents && names.length === 1 && names[0][0] === "code" && names[0][1].type === "string"; };
 
@@ -281,7 +285,7 @@ const isCode = (schema) => { const names = Object.entries(schema.properties || {
 class Live {
   constructor() {
     this.rates = [];
-    this.chart = chart({ label: "Calls per second", height: 160 });
+    this.chart = chart({ label: "Calls per second", height: 160, floor: 0 });
     this.figures = h("div.figures");
     this.tables = h("div.columns");
     this.node = h("div", {}, this.figures, h("section.card", {}, h("h2", {}, "Calls per second"), this.chart.node), this.tables);
