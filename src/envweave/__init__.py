@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from envweave.providers.docker.provider import LocalDockerProvider as LocalDockerProvider
     from envweave.providers.docker.warm_pool import WarmPool as WarmPool
     from envweave.providers.kubernetes.provider import KubernetesProvider as KubernetesProvider
+    from envweave.recording import Recording as Recording
+    from envweave.recording import load as load
     from envweave.registry import EnvSpec as EnvSpec
     from envweave.registry import Registry as Registry
     from envweave.rollouts import Decision as Decision
@@ -73,6 +75,8 @@ if TYPE_CHECKING:
     from envweave.types import AutoResetReady as AutoResetReady
     from envweave.types import Episode as Episode
     from envweave.types import EpisodeEnd as EpisodeEnd
+    from envweave.types import EpisodeParent as EpisodeParent
+    from envweave.types import EpisodePoint as EpisodePoint
     from envweave.types import EpisodeStep as EpisodeStep
     from envweave.types import LogEvent as LogEvent
     from envweave.types import NeedAction as NeedAction
@@ -130,6 +134,7 @@ _HOMES = {
     "providers.docker.provider": ["LocalDockerProvider"],
     "providers.docker.warm_pool": ["WarmPool"],
     "providers.kubernetes.provider": ["KubernetesProvider"],
+    "recording": ["Recording", "load"],
     "registry": ["EnvSpec", "Registry"],
     "rollouts": ["Decision", "Fault", "Pool", "Rollout", "pool", "rollout"],
     "sandbox.execution": ["ExecutionResult"],
@@ -141,6 +146,8 @@ _HOMES = {
         "AutoResetReady",
         "Episode",
         "EpisodeEnd",
+        "EpisodeParent",
+        "EpisodePoint",
         "EpisodeStep",
         "LogEvent",
         "NeedAction",

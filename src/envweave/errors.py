@@ -24,6 +24,7 @@
     ├── DeadlineError               (TimeoutError)  a call took longer than allowed
     ├── StartupError                (RuntimeError)  a server could not be started
     ├── WireError                   (ValueError)    a message that cannot be read
+    ├── RecordingError              (OSError)       a recording that cannot be written or read
     ├── ServerError                 (RuntimeError)  a failure at the other end of a connection
     │   ├── ConnectionLostError     (ConnectionError)   no server answers there
     │   ├── AccessError             (PermissionError)   it refuses this caller
@@ -161,6 +162,14 @@ class StartupError(EnvWeaveError, RuntimeError):
 
 class WireError(EnvWeaveError, ValueError):
     """A message cannot be read, or breaks a limit. Nothing was run."""
+
+
+class RecordingError(EnvWeaveError, OSError):
+    """A recording cannot be written, read, replayed or exported."""
+
+
+class RecordingWarning(UserWarning):
+    """A recording is incomplete: it could not be written further, and the program went on."""
 
 
 class ServerError(EnvWeaveError, RuntimeError):

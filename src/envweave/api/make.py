@@ -23,6 +23,7 @@ from envweave.api.options import (
     with_registered_server,
 )
 from envweave.api.packages import prepare_packages
+from envweave.api.recording import RecordOption
 from envweave.errors import DefinitionError, EnvWeaveError, OptionError, format_error
 from envweave.registry import EnvSpec, MakeOptions, RayOptions, Registry, Remote
 from envweave.registry.plugins import load_path
@@ -30,7 +31,8 @@ from envweave.registry.spec import read_wait_s
 from envweave.vector import VectorEnv
 
 if TYPE_CHECKING:
-    from envweave.vector import VectorEnv
+    from envweave.adapters.gymnasium_vector import GymnasiumBatch
+    from envweave.vector import BatchTransport
 
 
 def is_batch(env: Any) -> bool:
@@ -50,8 +52,8 @@ def adapt_batch(
     spec: EnvSpec,
     options: MakeOptions,
     kwargs: Mapping[str, Any],
-) -> VectorEnv | None:
-    """Return a Gymnasium vector as ours; `None` if single environments are needed.
+) -> GymnasiumBatch | None:
+    """Return the transport of a Gymnasium vector; `None` if single environments are needed.
 
     A class is called with `num_envs` and the keywords, and so is the `batch_factory` of an ID.
 
@@ -101,7 +103,7 @@ def _make(factory: Any, spec: EnvSpec, num_envs: Any, kwargs: Mapping[str, Any])
         raise DefinitionError(f"Making {spec.id!r} failed: {format_error(error)}") from error
 
 
-def _open(env: Any, backend: str, spec: EnvSpec, options: MakeOptions) -> VectorEnv:
+def _open(env: Any, backend: str, spec: EnvSpec, options: MakeOptions) -> GymnasiumBatch:
     from envweave.adapters.gymnasium_vector import GymnasiumBatch
 
     refused = {
@@ -117,8 +119,7 @@ def _open(env: Any, backend: str, spec: EnvSpec, options: MakeOptions) -> Vector
                 f"{name}={value!r} cannot be honored: {spec.id!r} is already a vector, which steps "
                 f"all its environments at once, in this thread. Leave {name} out."
             )
-    transport = GymnasiumBatch(env, autoreset=options.autoreset)
-    return VectorEnv(transport, transport.num_envs, autoreset=options.autoreset, copy=options.copy)
+    return GymnasiumBatch(env, autoreset=options.autoreset)
 
 
 @explain_collisions
@@ -144,6 +145,7 @@ def make(
     resources: Mapping[str, float] | None = None,
     runtime_env: Mapping[str, Any] | None = None,
     placement: str | None = None,
+    record: str | os.PathLike[str] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> Env:
@@ -182,6 +184,7 @@ def make(
         resources: With `backend="ray"`, what each worker claims on its node; see `make_vector`.
         runtime_env: With `backend="ray"`, what Ray installs or copies for the workers.
         placement: With `backend="ray"`, `"spread"` or `"pack"`; see `make_vector`.
+        record: The directory to record all episodes into; see `load`.
         kwargs: Keywords for the environment's constructor, including those with the name of an
             option of `make`.
         **keywords: Passed to the environment's constructor too.
@@ -195,7 +198,9 @@ def make(
         ConnectionLostError: No server answers at the URL.
         AccessError: The server refuses this caller.
         CapacityError: The server is full, and no session was freed within `wait_s`.
+        RecordingError: Nothing can be recorded into the directory `record`.
     """
+    recorded = RecordOption(record, env, transform)
     given = constructor_keywords(kwargs, keywords)
     spec = recipe(env, registry, max_episode_steps, transform, given)
     remote = Remote(
@@ -211,7 +216,8 @@ def make(
     options = MakeOptions(
         flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote, ray=ray
     )
-    return Env(module.connect(spec, given, options), spec.id)
+    transport = recorded.wrap(module.connect(spec, given, options), spec, given, chosen)
+    return Env(transport, spec.id)
 
 
 @explain_collisions
@@ -237,6 +243,7 @@ def make_async(
     resources: Mapping[str, float] | None = None,
     runtime_env: Mapping[str, Any] | None = None,
     placement: str | None = None,
+    record: str | os.PathLike[str] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> AsyncEnv:
@@ -244,6 +251,7 @@ def make_async(
 
     In-process, an environment with plain functions runs on the loop's thread.
     """
+    recorded = RecordOption(record, env, transform)
     given = constructor_keywords(kwargs, keywords)
     spec = recipe(env, registry, max_episode_steps, transform, given)
     remote = Remote(
@@ -259,7 +267,8 @@ def make_async(
     options = MakeOptions(
         flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote, ray=ray
     )
-    return AsyncEnv(module.connect_async(spec, given, options), spec.id)
+    transport = module.connect_async(spec, given, options)
+    return AsyncEnv(recorded.wrap_async(transport, spec, given, chosen), spec.id)
 
 
 @explain_collisions
@@ -292,6 +301,7 @@ def make_vector(
     resources: Mapping[str, float] | None = None,
     runtime_env: Mapping[str, Any] | None = None,
     placement: str | None = None,
+    record: str | os.PathLike[str] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> VectorEnv:
@@ -351,6 +361,7 @@ def make_vector(
         runtime_env: With `backend="ray"`, what Ray installs or copies for the workers.
         placement: With `backend="ray"`, `"spread"`, the default, distributes workers over all
             nodes; `"pack"` fills one node after the other.
+        record: The directory to record all episodes into; see `load`.
         kwargs: Keywords for each environment's constructor, including those with the name of an
             option.
         **keywords: Passed to each environment's constructor too.
@@ -358,6 +369,7 @@ def make_vector(
     # Imported here: callers of `make` should not wait for the imports of vectors.
     from envweave.vector import VectorEnv
 
+    recorded = RecordOption(record, env, transform)
     if not is_batch(env):
         num_envs = whole_number("num_envs", num_envs)
         refuse_one_object(env, num_envs)
@@ -389,9 +401,12 @@ def make_vector(
         remote,
         ray,
     )
+    transport: BatchTransport
     batch = adapt_batch(env, num_envs, chosen, spec, options, given)
     if batch is not None:
-        return batch
-    assert num_envs is not None
-    transport = module.connect_vector(spec, given, options, num_envs)
+        transport, num_envs = batch, batch.num_envs
+    else:
+        assert num_envs is not None
+        transport = module.connect_vector(spec, given, options, num_envs)
+    transport = recorded.wrap_batch(transport, num_envs, spec, given, chosen)
     return VectorEnv(transport, num_envs, autoreset=options.autoreset, copy=options.copy)

@@ -1,6 +1,7 @@
 """The plain data that authors and callers exchange."""
 
 from envweave.types.data import Action, Observation, State
+from envweave.types.episodes import Episode, EpisodeParent, EpisodePoint, EpisodeStep
 from envweave.types.requests import (
     AGENT,
     REFUSED,
@@ -15,7 +16,7 @@ from envweave.types.requests import (
     ToolCallRequest,
     ToolResult,
 )
-from envweave.types.results import Episode, EpisodeStep, Event, ResetResult, StepResult
+from envweave.types.results import Event, ResetResult, StepResult
 from envweave.types.tasks import Task, Tasks
 
 __all__ = [
@@ -27,6 +28,8 @@ __all__ = [
     "Blame",
     "Episode",
     "EpisodeEnd",
+    "EpisodeParent",
+    "EpisodePoint",
     "EpisodeStep",
     "Event",
     "LogEvent",

@@ -1,0 +1,110 @@
+"""The option `record=`: opens the recording of what `make` and its kin have made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from envweave.registry import EnvSpec
+
+if TYPE_CHECKING:
+    from envweave.environment import Interface
+    from envweave.recording.writer import RunWriter
+    from envweave.vector.transport import AsyncTransport, BatchTransport, Transport
+
+
+@final
+class RecordOption:
+    """Records what is made of a recipe, if the caller passed `record=`.
+
+    Args:
+        record: The caller's option.
+        env: What the caller passed: an ID, a class, or an object.
+        transform: The caller's transform.
+
+    Raises:
+        OptionError: `record` is not a path.
+    """
+
+    def __init__(self, record: Any, env: Any, transform: Any = None) -> None:
+        self._directory: Path | None = None
+        self._is_named = isinstance(env, str)
+        self._transform = transform
+        if record is not None:
+            from envweave.recording.writer import read_directory
+
+            self._directory = read_directory(record)
+
+    def open(
+        self, described: Any, spec: EnvSpec, kwargs: Mapping[str, Any], backend: str
+    ) -> RunWriter | None:
+        """Open a file for environments with this description; `None` without `record=`.
+
+        Raises:
+            RecordingError: It cannot be made.
+        """
+        if self._directory is None:
+            return None
+        from envweave.recording.events import EventLines
+        from envweave.recording.header import header_of
+        from envweave.recording.writer import RunWriter
+
+        interface: Interface = described.interface
+        header = header_of(
+            spec,
+            kwargs,
+            interface,
+            described.tasks,
+            backend=backend,
+            is_named=self._is_named,
+            transform=self._transform,
+        )
+        lines = EventLines(self._directory, header, interface.possible_agents)
+        return RunWriter(self._directory, lines)
+
+    def wrap(
+        self, transport: Transport, spec: EnvSpec, kwargs: Mapping[str, Any], backend: str
+    ) -> Transport:
+        """Return the transport of an `Env`, recorded if that was asked for."""
+        try:
+            writer = self.open(transport, spec, kwargs, backend)
+        except BaseException:
+            transport.close()
+            raise
+        if writer is None:
+            return transport
+        from envweave.recording.recorder import RecordedTransport
+
+        return RecordedTransport(transport, writer)
+
+    def wrap_async(
+        self, transport: AsyncTransport, spec: EnvSpec, kwargs: Mapping[str, Any], backend: str
+    ) -> AsyncTransport:
+        """Return the transport of an `AsyncEnv`, recorded if that was asked for."""
+        writer = self.open(transport, spec, kwargs, backend)
+        if writer is None:
+            return transport
+        from envweave.recording.recorder import RecordedAsyncTransport
+
+        return RecordedAsyncTransport(transport, writer)
+
+    def wrap_batch(
+        self,
+        transport: BatchTransport,
+        num_envs: int,
+        spec: EnvSpec,
+        kwargs: Mapping[str, Any],
+        backend: str,
+    ) -> BatchTransport:
+        """Return the transport of a `VectorEnv`, recorded if that was asked for."""
+        try:
+            writer = self.open(transport, spec, kwargs, backend)
+        except BaseException:
+            transport.close()
+            raise
+        if writer is None:
+            return transport
+        from envweave.vector.recorded import RecordedBatchTransport
+
+        return RecordedBatchTransport(transport, writer, num_envs)

@@ -1,0 +1,576 @@
+"""Loads recordings: an index of where each episode's lines are, and episodes on access."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final, overload
+
+import msgspec
+
+from envweave.errors import EnvWeaveError, RecordingError, suggest
+from envweave.recording.events import SCHEMA
+from envweave.recording.values import ValueReader
+from envweave.recording.writer import PATTERN
+from envweave.types import (
+    AgentEnd,
+    Episode,
+    EpisodeEnd,
+    EpisodeParent,
+    EpisodeStep,
+    Task,
+    ToolResult,
+)
+from envweave.wire.decoding import ObservationRebuilder
+from envweave.wire.description import Rebuilt, read_description
+from envweave.wire.results import EVENTS, IDENTITY, Rebuild
+
+_read = msgspec.json.Decoder().decode
+
+
+class _Indexed(msgspec.Struct):
+    """What the index reads of every line."""
+
+    event: str
+    t: float = 0.0
+    episode: str | None = None
+    row: int | None = None
+    step: int = 0
+
+
+class _IndexedReset(msgspec.Struct):
+    """What the index reads of a `reset`."""
+
+    t: float = 0.0
+    seed: Any = None
+    task_id: str | None = None
+    group: int = 0
+    member: int = 0
+    attempt: int = 1
+    parent: dict[str, Any] | None = None
+
+
+class _IndexedEnd(msgspec.Struct):
+    """What the index reads of an `end`."""
+
+    reason: str
+    step: int = 0
+    blame: str | None = None
+    message: str | None = None
+    reward: Any = None
+    reward_parts: dict[str, Any] = {}
+    duration_s: float | None = None
+
+
+_read_indexed = msgspec.json.Decoder(_Indexed).decode
+_read_reset = msgspec.json.Decoder(_IndexedReset).decode
+_read_end = msgspec.json.Decoder(_IndexedEnd).decode
+
+
+@final
+class RecordedRun:
+    """The recording of one writer: what it is of, from the first line of its file.
+
+    Attributes:
+        path: The file.
+        id: The id of the run.
+        env_id: The ID of the environment.
+        backend: Where it ran.
+        definition: How to make the environment again; `None` where `undefined` says why not.
+        undefined: Why there is no definition.
+        versions: The versions of envweave, Python, numpy and the environment's package.
+        deterministic: Whether the same seed, task and actions give the same episode.
+        spec_digest: The digest of its specs.
+        header: All fields of the line.
+        is_closed: Whether its writer closed it.
+    """
+
+    def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
+        self.path = path
+        self.header = header
+        self.id: str = str(header.get("run", ""))
+        self.env_id: str = str(header.get("env_id", ""))
+        self.backend: str | None = header.get("backend")
+        self.definition: dict[str, Any] | None = header.get("definition")
+        self.undefined: str | None = header.get("undefined")
+        self.versions: dict[str, str] = header.get("versions") or {}
+        self.spec_digest: str | None = header.get("spec_digest")
+        self.is_closed = False
+        self._types: _Types | None = None
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the same seed, task and actions give the same episode."""
+        return bool((self.header.get("description") or {}).get("deterministic", True))
+
+    @property
+    def possible_agents(self) -> tuple[str, ...] | None:
+        """Every agent that may take part; `None` for one unnamed agent."""
+        agents = (self.header.get("description") or {}).get("possible_agents")
+        return None if agents is None else tuple(agents)
+
+    @property
+    def types(self) -> _Types:
+        """What makes typed values of plain data."""
+        if self._types is None:
+            self._types = _Types(self.header.get("description"))
+        return self._types
+
+    def __repr__(self) -> str:
+        return f"RecordedRun({str(self.path)!r}, env_id={self.env_id!r})"
+
+
+@final
+class _Types:
+    """Makes observations and actions of plain data; leaves it plain where there is no description.
+
+    Attributes:
+        observation: Makes observations.
+        action: Makes actions.
+    """
+
+    def __init__(self, description: Any) -> None:
+        self.observation: Rebuild = IDENTITY
+        self.action: Rebuild = IDENTITY
+        if description is None:
+            return
+        try:
+            rebuilt = Rebuilt(read_description(description))
+        except EnvWeaveError:
+            return  # of a later version; the values are readable as plain data
+        self.observation = rebuilt.rebuild
+        self.action = ObservationRebuilder(rebuilt.interface.action_spec)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedLine:
+    """Where a line is.
+
+    Attributes:
+        path: The file.
+        offset: Where it begins, in bytes.
+        size: How long it is, with its newline.
+    """
+
+    path: Path
+    offset: int
+    size: int
+
+    def read(self) -> bytes:
+        """Return the line."""
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            return file.read(self.size)
+
+
+@dataclass(slots=True)
+class EpisodeSummary:
+    """What the index knows of an episode, without reading its steps.
+
+    Attributes:
+        id: The episode's id.
+        run: The recording it is in.
+        row: The row of a vector; `None` for one environment.
+        began: When it began, in seconds since 1970.
+        seed: The seed of its reset.
+        task_id: The id of its task.
+        group: The group it belongs to, in a rollout.
+        member: Which one of its group it is.
+        attempt: Which attempt at playing it this is, from 1.
+        parent: Where it was forked from.
+        steps: How many steps it has.
+        end: What ended it; `None` while the recording has no end of it.
+        reward: Its whole reward; `None` without an end, and if nothing was scored.
+        reward_parts: The sums of the parts.
+        duration_s: How long it took.
+        missing: The first step that is missing, if a step could not be recorded; the episode
+            then cannot be loaded.
+        offsets: Where its lines begin, in the file `run.path`.
+        sizes: How long they are.
+    """
+
+    id: str | None
+    run: RecordedRun
+    row: int | None
+    began: float
+    seed: int | None = None
+    task_id: str | None = None
+    group: int = 0
+    member: int = 0
+    attempt: int = 1
+    parent: EpisodeParent | None = None
+    steps: int = 0
+    end: EpisodeEnd | None = None
+    reward: Any = None
+    reward_parts: dict[str, Any] = field(default_factory=dict)
+    duration_s: float = 0.0
+    missing: int | None = None
+    offsets: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it may be trained on: it has an end that is no failure but the agent's."""
+        return self.end is not None and self.end.valid
+
+    @property
+    def lines(self) -> list[RecordedLine]:
+        """Where its lines are."""
+        places = zip(self.offsets, self.sizes, strict=True)
+        return [RecordedLine(self.run.path, offset, size) for offset, size in places]
+
+
+@final
+class _File:
+    """The index of one file, as far as it was read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run: RecordedRun | None = None
+        self.position = 0
+        self.episodes: list[EpisodeSummary] = []
+        self._open: dict[tuple[int | None, str | None], EpisodeSummary] = {}
+
+    def scan(self, problems: list[str], values: ValueReader) -> None:
+        """Read the lines that were added. A line that is not whole yet is left for later."""
+        with self.path.open("rb") as file:
+            file.seek(self.position)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                try:
+                    self._add(line, values)
+                except (msgspec.MsgspecError, UnicodeError, EnvWeaveError) as error:
+                    problems.append(f"{self.path.name}, byte {self.position}: {error}")
+                self.position += len(line)
+
+    def _add(self, line: bytes, values: ValueReader) -> None:
+        indexed = _read_indexed(line)
+        if indexed.event == "run":
+            self._add_run(line, values)
+            return
+        if self.run is None:
+            raise RecordingError("The file does not begin with the event 'run'.")
+        if indexed.event == "close":
+            self.run.is_closed = True
+            return
+        key = (indexed.row, indexed.episode)
+        if indexed.event == "reset":
+            read = _read_reset(line)
+            parent = read.parent
+            self._open[key] = episode = EpisodeSummary(
+                indexed.episode,
+                self.run,
+                indexed.row,
+                indexed.t,
+                read.seed,
+                read.task_id,
+                read.group,
+                read.member,
+                read.attempt,
+                None if parent is None else EpisodeParent(parent["episode"], parent["step"]),
+            )
+            self.episodes.append(episode)
+        elif (found := self._open.get(key)) is None:
+            raise RecordingError(f"A {indexed.event!r} of an episode that never began.")
+        else:
+            episode = found
+        episode.offsets.append(self.position)
+        episode.sizes.append(len(line))
+        if indexed.event != "end" or indexed.step:
+            if indexed.step > episode.steps + (indexed.event == "step"):
+                episode.missing = episode.missing or episode.steps + 1
+            episode.steps = max(episode.steps, indexed.step)
+        episode.duration_s = indexed.t - episode.began
+        if indexed.event == "end":
+            del self._open[key]
+            self._add_end(episode, line, values)
+
+    def _add_run(self, line: bytes, values: ValueReader) -> None:
+        header = values.read(_read(line))
+        schema = header.get("schema")
+        if not isinstance(schema, int) or schema > SCHEMA:
+            raise RecordingError(
+                f"The recording has schema {schema!r}, and this envweave reads up to {SCHEMA}. "
+                "Load it with a newer version: pip install -U envweave."
+            )
+        self.run = RecordedRun(self.path, header)
+
+    def _add_end(self, episode: EpisodeSummary, line: bytes, values: ValueReader) -> None:
+        read: Any = _read_end(line)
+        episode.end = EpisodeEnd(read.reason, read.blame, read.message)
+        episode.reward = values.read(read.reward)
+        episode.reward_parts = values.read(read.reward_parts)
+        if read.duration_s is not None:
+            episode.duration_s = read.duration_s
+
+
+@final
+class Recording:
+    """The recording of a run: all episodes that were recorded into its directory.
+
+    Iterating over it loads one `Episode` after the other. Its steps are read when an episode is
+    loaded; until then there is an index of a few figures for each (`summaries`).
+
+    Attributes:
+        path: The directory.
+        problems: Lines that could not be read, and why. All others are right.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problems: list[str] = []
+        self._values = ValueReader(path)
+        self._files: dict[Path, _File] = {}
+        self._summaries: list[EpisodeSummary] = []
+        self._by_id: dict[str | None, EpisodeSummary] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read what was recorded since the last time."""
+        for path in sorted(self.path.glob(PATTERN)):
+            if path not in self._files:
+                self._files[path] = _File(path)
+            self._files[path].scan(self.problems, self._values)
+        episodes = [one for file in self._files.values() for one in file.episodes]
+        self._summaries = sorted(episodes, key=lambda one: one.began)
+        self._by_id = {one.id: one for one in self._summaries}
+
+    @property
+    def runs(self) -> list[RecordedRun]:
+        """The recordings of its writers, one for each file."""
+        return [file.run for file in self._files.values() if file.run is not None]
+
+    @property
+    def summaries(self) -> list[EpisodeSummary]:
+        """What the index knows of each episode, in the order in which they began."""
+        return list(self._summaries)
+
+    @property
+    def episodes(self) -> RecordedEpisodes:
+        """The episodes in the order in which they began, loaded on access."""
+        return RecordedEpisodes(self, self._summaries)
+
+    def episode(self, episode_id: str) -> Episode:
+        """Return an episode; the last one that began, if several have this id.
+
+        Raises:
+            RecordingError: There is no such episode, or it cannot be read.
+        """
+        return self.load(self.summary(episode_id))
+
+    def summary(self, episode_id: str) -> EpisodeSummary:
+        """Return what the index knows of an episode.
+
+        Raises:
+            RecordingError: There is no such episode.
+        """
+        found = self._by_id.get(episode_id)
+        if found is None:
+            near = suggest(episode_id, [one for one in self._by_id if one is not None])
+            raise RecordingError(
+                f"{str(self.path)!r} has no episode {episode_id!r}.{near} "
+                f"It has {len(self._summaries)}."
+            )
+        return found
+
+    def load(self, summary: EpisodeSummary) -> Episode:
+        """Return the episode of one of the `summaries`.
+
+        Raises:
+            RecordingError: It cannot be read, or a step of it is missing.
+        """
+        if summary.missing is not None:
+            raise RecordingError(
+                f"Step {summary.missing} of episode {summary.id!r} was not recorded, so the "
+                "episode cannot be loaded. The log of the program that recorded it says why."
+            )
+        return _Loader(summary, self._values).load()
+
+    def __len__(self) -> int:
+        return len(self._summaries)
+
+    def __iter__(self) -> Iterator[Episode]:
+        return iter(self.episodes)
+
+    def __repr__(self) -> str:
+        return f"Recording({str(self.path)!r}, episodes={len(self)})"
+
+
+@final
+class RecordedEpisodes(Sequence[Episode]):
+    """The episodes of a recording, loaded on access."""
+
+    def __init__(self, recording: Recording, summaries: Sequence[EpisodeSummary]) -> None:
+        self._recording = recording
+        self._summaries = summaries
+
+    def __len__(self) -> int:
+        return len(self._summaries)
+
+    @overload
+    def __getitem__(self, index: int) -> Episode: ...
+    @overload
+    def __getitem__(self, index: slice) -> RecordedEpisodes: ...
+    def __getitem__(self, index: int | slice) -> Episode | RecordedEpisodes:
+        """Return an episode, or some of them, loaded on access."""
+        if isinstance(index, slice):
+            return RecordedEpisodes(self._recording, self._summaries[index])
+        return self._recording.load(self._summaries[index])
+
+
+@final
+class _Loader:
+    """Makes an `Episode` of its lines."""
+
+    def __init__(self, summary: EpisodeSummary, values: ValueReader) -> None:
+        self._summary = summary
+        self._values = values
+        self._types = summary.run.types
+        self._several = summary.run.possible_agents is not None
+
+    def load(self) -> Episode:
+        summary, run = self._summary, self._summary.run
+        lines = iter(self._lines())
+        start = next(lines)
+        observation = self._observation(start["observation"])
+        episode = Episode(
+            task=_task(start.get("task")),
+            task_id=summary.task_id,
+            seed=summary.seed,
+            group=summary.group,
+            member=summary.member,
+            episode_id=summary.id,
+            info=start.get("info") or {},
+            end=summary.end or _no_end(summary),
+            length=summary.steps,
+            duration_s=summary.duration_s,
+            attempts=summary.attempt,
+            env_id=run.env_id,
+            options=start.get("options"),
+            parent=summary.parent,
+            digests=[start["digest"]],
+            definition=run.definition,
+        )
+        needs, info, ended = start.get("needs"), episode.info, None
+        for line in lines:
+            if line["event"] == "end":
+                ended = line
+                continue
+            step = self._step(line, observation, self._mask(needs, info))
+            episode.steps.append(step)
+            episode.digests.append(line["digest"])
+            metrics = line.get("metrics")
+            if metrics:
+                episode.metrics = {**episode.metrics, **metrics} if self._several else metrics
+            observation = self._observation(line["observation"])
+            needs, info = line.get("needs"), step.info
+        episode.final_observation = observation
+        if ended is None:
+            nan = float("nan")
+            agents = run.possible_agents
+            episode.reward = nan if agents is None else dict.fromkeys(agents, nan)
+        else:
+            episode.end.rewards = ended.get("rewards") or {}
+            episode.reward, episode.reward_parts = summary.reward, summary.reward_parts
+        if self._several and episode.reward is None:
+            episode.reward = {}
+        _mark_truncated(episode)
+        return episode
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        summary = self._summary
+        try:
+            with summary.run.path.open("rb") as file:
+                for offset, size in zip(summary.offsets, summary.sizes, strict=True):
+                    file.seek(offset)
+                    line = file.read(size)
+                    marked = b'"$' in line or b"\\u" in line
+                    yield self._values.read(_read(line), has_marks=marked)
+        except (OSError, msgspec.MsgspecError) as error:
+            if isinstance(error, EnvWeaveError):
+                raise
+            raise RecordingError(
+                f"Episode {summary.id!r} cannot be read from {str(summary.run.path)!r}: {error}"
+            ) from error
+
+    def _observation(self, plain: Any) -> Any:
+        return self._types.observation(plain)
+
+    def _step(self, line: dict[str, Any], seen: Any, mask: Any) -> EpisodeStep:
+        if line["event"] == "answer":
+            action: Any = ToolResult(line["call_id"], line.get("value"), line.get("error"))
+        else:
+            action = self._types.action(line.get("action"))
+        return EpisodeStep(
+            observation=seen,
+            action=action,
+            reward=line.get("reward"),
+            terminated=line.get("terminated", False),
+            truncated=line.get("truncated", False),
+            info=line.get("info") or {},
+            action_mask=mask,
+            events=tuple(self._event(one) for one in line.get("requests") or ()),
+            extra=line.get("extra"),
+            step_index=line.get("step", 0),
+        )
+
+    def _mask(self, needs: Any, info: Any) -> Any:
+        if not self._several:
+            return info.get("action_mask")
+        masks = {need["agent_id"]: need["action_mask"] for need in needs or ()}
+        return masks if any(mask is not None for mask in masks.values()) else None
+
+    def _event(self, plain: dict[str, Any]) -> Any:
+        kind = EVENTS.get(plain.get("type"))
+        if kind is None:
+            return plain
+        event = kind(**{name: plain[name] for name in kind.__struct_fields__ if name in plain})
+        if isinstance(event, AgentEnd):
+            event.observation = self._types.observation.one(event.agent_id, event.observation)
+        return event
+
+
+def _task(plain: Any) -> Task | None:
+    if not isinstance(plain, dict) or "split" not in plain:
+        return None
+    names = ("id", "split", "data", "image", "limits")
+    return Task(**{name: plain[name] for name in names if name in plain})
+
+
+def _no_end(summary: EpisodeSummary) -> EpisodeEnd:
+    return EpisodeEnd(
+        "lost",
+        "infrastructure",
+        f"The recording has no end of this episode after step {summary.steps}: it is running, or "
+        "its process was killed.",
+    )
+
+
+def _mark_truncated(episode: Episode) -> None:
+    """Mark the last step of an episode that its caller truncated, as `rollout` does."""
+    if episode.end.reason != "truncated" or not episode.steps:
+        return
+    last = episode.steps[-1]
+    if isinstance(last.terminated, dict):
+        if not any(last.truncated.values()):
+            last.truncated = {agent: not over for agent, over in last.terminated.items()}
+    elif not last.terminated:
+        last.truncated = True
+
+
+def load(path: str | os.PathLike[str]) -> Recording:
+    """Load the recording of a run, from the directory that was passed as `record=`.
+
+    Raises:
+        RecordingError: The directory has no recording.
+    """
+    directory = Path(path)
+    if not any(directory.glob(PATTERN)):
+        raise RecordingError(
+            f"{str(directory)!r} has no recording: there is no file {PATTERN}. Record one with "
+            "record=, such as ew.make(…, record='runs/x')."
+        )
+    return Recording(directory)
