@@ -11,6 +11,7 @@ import pytest
 from run_files import RunWriter, write_code_run, write_hostile_run, write_metrics
 from starlette.testclient import TestClient
 
+import envweave as ew
 from envweave.errors import OptionError
 from envweave.web.runs import index
 from envweave.web.runs.app import viewer_app
@@ -98,17 +99,34 @@ def test_a_file_that_was_replaced_is_read_again(client: TestClient, tmp_path: Pa
     assert [one["id"] for one in rows] == ["b"]
 
 
-def test_an_episode_may_continue_in_another_file(client: TestClient, tmp_path: Path) -> None:
-    first = RunWriter(tmp_path / "one", "events-1-1-aa.jsonl")
-    first.episode("a", [1.0], reason=None)
-    second = RunWriter(tmp_path / "one", "events-2-2-bb.jsonl")
-    second.write("step", episode="a", step=2, action={"delta": 7}, observation={}, reward=2.0)
+def test_every_attempt_at_an_episode_is_shown(client: TestClient, tmp_path: Path) -> None:
+    RunWriter(tmp_path / "one", "events-1-1-aa.jsonl").episode("a", [1.0], reason=None)
+    RunWriter(tmp_path / "one", "events-2-2-bb.jsonl").episode("a", [1.0, 2.0])
 
-    steps = ask(client, "steps", run="one", episode="a")["rows"]
+    rows = ask(client, "episodes", run="one")["rows"]
 
-    assert [(one["step"], one["action"], one["reward"]) for one in steps[1:]] == [
-        (1, "1", 1.0), (2, "7", 2.0),
+    assert [(one["id"], one["steps"], one["reason"]) for one in rows] == [
+        ("a", 1, None), ("a (2)", 2, "terminated"),
     ]  # fmt: skip
+
+
+def test_what_envweave_records_is_shown(client: TestClient, tmp_path: Path) -> None:
+    with ew.make("tictactoe-v0", record=tmp_path / "one") as env:
+        env.reset(seed=0)
+        for cell, agent in zip((0, 1, 4, 2, 8), "xoxox", strict=True):
+            env.step({agent: {"cell": cell}})
+
+    row = ask(client, "episodes", run="one")["rows"][0]
+    event = ask(client, "event", run="one", episode=row["id"], line=5)["event"]
+    run = ask(client, "run", run="one")
+
+    assert (row["seed"], row["steps"], row["reason"]) == (0, 5, "terminated")
+    assert event["action"] == {"x": {"cell": 8}}
+    assert event["reward"] == {"x": 1.0, "o": -1.0}
+    assert event["observation"]["x"]["board"]["$array"] == {
+        "dtype": "int8", "shape": [3, 3], "values": [[1, -1, -1], [0, 1, 0], [0, 0, 1]],
+    }  # fmt: skip
+    assert (run["env_id"], run["is_live"], run["broken"]) == ("tictactoe-v0", False, 0)
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,15 @@ function array(value, shape, dtype) {
   return h("div.array", {}, h("div.scroll", {}, h("table.grid", {}, rows.map((row) => h("tr", {}, row.map(cell))))), about);
 }
 
+const MARKS = ["$float", "$int", "$array", "$value", "$bytes"];
+const ABOUT = ["kind", "dtype", "shape", "bytes"];
+
+/** Whether an object stands for a value that JSON has no form for, and is nothing else besides. */
+export const isMark = (value) => MARKS.some((one) => one in value) && Object.keys(value).every((one) => MARKS.includes(one) || ABOUT.includes(one));
+
 /** A value that stands for another: arrays, bytes, numbers that JSON has no form for, stored files. */
 function special(value, load) {
+  if (!isMark(value)) return null;
   if ("$float" in value) return h("span.t-number", {}, String(value.$float).replace("-", "−"));
   if ("$int" in value) return h("span.t-number", {}, value.$int);
   if (Array.isArray(value.$array?.shape)) {
@@ -180,7 +187,7 @@ const BESIDE = ["action_mask", "reward_parts", "metrics"]; // of the metadata: s
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
 /** An observation, without what its step shows already. */
-export const observation = (value, load) => (isObject(value) && !Object.keys(value).some((key) => key.startsWith("$"))
+export const observation = (value, load) => (isObject(value) && !isMark(value)
   ? fields(value, load, ["reward", "done", "truncated", Object.keys(value.metadata || {}).every((one) => BESIDE.includes(one)) ? "metadata" : "", value.exit_code === 0 ? "exit_code" : "", value.code !== undefined && value.stdout !== undefined ? "code" : ""]) : render(value, load));
 
 /** A reward with its parts as bars; parts may be by agent. */
@@ -207,7 +214,7 @@ export function events(requests, load) {
 }
 
 /** Why an episode is over and who is to blame, as a badge. */
-export function ending(reason, blame) {
-  const kind = blame && blame !== "agent" ? "lost" : blame === "agent" ? "agent" : reason === "terminated" ? "done" : reason ? "cut" : "running";
-  return h(`span.badge.${kind}`, {}, (reason || "running").replaceAll("_", " "), blame ? ` · ${blame}` : "");
+export function ending(reason, blame, without = "running") {
+  const kind = blame && blame !== "agent" ? "lost" : blame === "agent" ? "agent" : reason === "terminated" ? "done" : reason || without !== "running" ? "cut" : "running";
+  return h(`span.badge.${kind}`, {}, (reason || without).replaceAll("_", " "), blame ? ` · ${blame}` : "");
 }

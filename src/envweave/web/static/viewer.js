@@ -1,7 +1,7 @@
 // The viewer of runs: their list and curves, their episodes, one trajectory, the tree of forks.
 import { byId, duration, fill, h, number, plural, request, shortcut, startShortcuts, when } from "./dom.js";
 import { chart } from "./chart.js";
-import { block, ending, events, observation, render, reward, tree } from "./render.js";
+import { block, ending, events, isMark, observation, render, reward, tree } from "./render.js";
 import { highlight } from "./highlight.js";
 
 const RETURNS = "episode return";
@@ -203,7 +203,8 @@ class RunsView {
 }
 
 const KINDS = { terminated: "done", truncated: "cut", running: "running" };
-const outcomes = (run) => Object.entries(run.reasons).sort((a, b) => b[1] - a[1]).map(([reason, count]) => [h(`span.badge.${KINDS[reason] || "lost"}`, {}, `${number(count)} ${reason}`), " "]);
+const outcomes = (run) => Object.entries(run.reasons).sort((a, b) => b[1] - a[1]).map(([reason, count]) => (reason === "running" && !run.is_live
+  ? [h("span.badge", {}, `${number(count)} unfinished`), " "] : [h(`span.badge.${KINDS[reason] || "lost"}`, {}, `${number(count)} ${reason}`), " "]));
 
 // ---------------------------------------------------------------- one run
 
@@ -255,7 +256,7 @@ class RunView {
           return { total: found.matching, rows: found.rows.slice(0, PAGE) };
         },
         row: (one) => h("a.line", { href: link("episode", { run: run.id, episode: one.id }), role: "row" }, h("code", {}, one.parent ? "↳ " : "", one.id), h("span", {}, one.task || "–"), h("span", {}, one.seed === null || typeof one.seed === "object" ? "–" : String(one.seed)), h("span", {}, number(one.steps)),
-          h("span", {}, render(one.reward)), h("span", { title: one.message || null }, ending(one.reason, one.blame)), h("span", {}, duration(one.duration_s)), h("span.muted", {}, when(one.started))),
+          h("span", {}, render(one.reward)), h("span", { title: one.message || null }, ending(one.reason, one.blame, this.run.is_live ? "running" : "unfinished")), h("span", {}, duration(one.duration_s)), h("span.muted", {}, when(one.started))),
         onopen: (one) => { location.hash = link("episode", { run: run.id, episode: one.id }); },
       });
       fill(this.body, h("div.toolbar", {}, select("end", [["", "any"], ...["terminated", "truncated", "error", "timeout", "lost", "running"].map((one) => [one, one])], params.reason || "", change("reason")),
@@ -360,10 +361,10 @@ class EpisodeView {
     crumbs(["Runs", "#/"], [run, link("run", { run })], [one.id, link("episode", { run, episode })]);
     document.title = `${one.id} · envweave view`;
     const parent = one.parent && h("a.small", { href: link("episode", { run, episode: one.parent.episode, line: one.parent.step }) }, `↳ fork of ${one.parent.episode} at step ${one.parent.step}`);
-    fill(this.head, h("section.card", {}, h("div.step-head", {}, h("h1", {}, one.id), ending(one.reason, one.blame), h("b", {}, `return ${number(one.reward?.$float ?? one.reward)}`), h("span.muted", {}, plural(one.steps, "step")),
+    fill(this.head, h("section.card", {}, h("div.step-head", {}, h("h1", {}, one.id), ending(one.reason, one.blame, one.is_live ? "running" : "unfinished"), h("b", {}, `return ${number(one.reward?.$float ?? one.reward)}`), h("span.muted", {}, plural(one.steps, "step")),
       one.duration_s ? h("span.muted", {}, duration(one.duration_s)) : null, one.task && h("span.muted", {}, `task ${one.task}`), one.seed !== null && h("span.muted", {}, `seed ${typeof one.seed === "object" ? "…" : one.seed}`), parent,
       one.end && h("a.small", { href: `api/raw?${new URLSearchParams({ run, episode, line: "end" })}` }, "raw end")),
-    one.message ? h("p.bad", {}, one.message) : null,
+    one.message ? h(one.blame ? "p.bad" : "p.muted", {}, one.message) : null,
     one.children.length ? h("details", {}, h("summary.small", {}, `${plural(one.children.length, "fork")} of this episode`), forkTree([{ ...one, parent: null }, ...one.children], run, one.id)) : null));
     const points = one.rewards;
     this.rewards.hidden = points.length < 2;
@@ -391,14 +392,14 @@ class EpisodeView {
     const name = event.event === "reset" ? "Reset" : event.event === "answer" ? "Answer to a tool" : event.event === "step" ? `Step ${event.step ?? this.at}` : "Unreadable line";
     const part = (title, content) => (content ? h("section", {}, h("h3", {}, title), content) : null);
     const raw = `api/raw?${new URLSearchParams({ run, episode, line: this.at })}`;
-    const { event: _, t, episode: __, row, step, action, observation: seen, digest, reward: earned, reward_parts: parts, metrics, info, requests, extra, duration_s: took, terminated, truncated, seed, task_id: task, task: about, parent, ...rest } = event;
+    const { event: _, t, episode: __, row, step, action, observation: seen, digest, reward: earned, reward_parts: parts, metrics, info, requests, extra, duration_s: took, terminated, truncated, seed, task_id: task, task: about, parent, needs, options, ...rest } = event;
     const made = events(requests, this.loadValue);
     return h("article.card.step", {}, h("div.step-head", {}, h("h2", {}, name), took ? h("span.muted.small", {}, duration(took)) : null, flag("terminated", terminated), flag("truncated", truncated), h("span.grow"),
       h("button.quiet.small", { onclick: () => this.go(this.at - 1), disabled: this.at === 0, title: "k" }, "‹ previous"), h("button.quiet.small", { onclick: () => this.go(this.at + 1), disabled: this.at >= this.lines - 1, title: "j" }, "next ›"), h("a.button.small", { href: raw, title: where, target: "_blank", rel: "noopener" }, "raw line")),
     earned !== undefined || parts ? reward(earned, parts) : null,
     action !== undefined ? part("Action", actionOf(action, this.loadValue)) : null,
     seen !== undefined ? part("Observation", seenBy(seen, this.loadValue)) : null,
-    made.length ? part("Events", made) : null, about ? part("Task", render(about, this.loadValue)) : null,
+    made.length ? part("Events", made) : null, Array.isArray(needs) && needs.length > 0 ? part("To act", needs.map((one) => one?.agent_id).join(", ")) : null, options ? part("Options", render(options, this.loadValue)) : null, about ? part("Task", render(about, this.loadValue)) : null,
     metrics && Object.keys(metrics).length ? part("Metrics", render(metrics, this.loadValue)) : null, extra ? part("From the agent", tree(extra, this.loadValue, null, true)) : null,
     info && Object.keys(info).length ? part("Info", tree(info, this.loadValue, null, Object.keys(info).length < 6)) : null, Object.keys(rest).length ? part("More", tree(rest, this.loadValue, null, true)) : null,
     h("details.raw", {}, h("summary", {}, "as JSON"), tree(event, this.loadValue, null, true)));
@@ -406,7 +407,7 @@ class EpisodeView {
 }
 
 const flag = (name, value) => (value === true ? h("span.badge.done", {}, name) : value && typeof value === "object" ? h("span.badge", {}, `${name}: ${Object.entries(value).filter(([, one]) => one).map(([agent]) => agent).join(", ") || "nobody"}`) : null);
-const isPlain = (value) => value && typeof value === "object" && !Array.isArray(value) && !Object.keys(value).some((key) => key.startsWith("$"));
+const isPlain = (value) => value && typeof value === "object" && !Array.isArray(value) && !isMark(value);
 
 function actionOf(action, load) {
   if (!isPlain(action)) return typeof action === "string" ? block(action) : render(action, load);
