@@ -27,13 +27,13 @@ PUBLIC_NAMES = {
         EnvWeaveError Environment Episode EpisodeEnd EpisodeParent EpisodePoint
         EpisodeStatistics EpisodeStep
         ExecutionResult Fault HTTPEnvClient KubernetesProvider LocalDockerProvider LogEvent
-        MathProblemTransform MultiAgentEnvironment NeedAction Observation Pool Recording Registry Request
-        ResetBatch ResetResult Rollout Spec State StepBatch StepResult SubprocessProvider Task
-        TaskCompletionTransform Tasks TimeLimit TokenizerWrapper ToolCallRequest ToolRegistry
+        MathProblemTransform MultiAgentEnvironment NeedAction Observation Pool Recording
+        Registry Request ResetBatch ResetResult Rollout Spec State StepBatch StepResult
+        SubprocessProvider Task TaskCompletionTransform Tasks TimeLimit TokenizerWrapper ToolCallRequest ToolRegistry
         ToolResult Transform VectorEnv WarmPool Wrapper __version__ codeact create_codeact_env
         create_fastapi_app create_math_env_transform create_mcp_environment
         create_safe_env_transform errors examples from_gymnasium from_pettingzoo from_verifiers
-        list_envs load make make_async make_vector pool register rollout sandbox serve spec testing
+        list_envs load make make_async make_vector pool register replay rescore rollout sandbox serve spec testing
         to_gymnasium to_gymnasium_vector to_pettingzoo to_verifiers
     """,
     "envweave.adapters.verifiers": """
@@ -97,7 +97,8 @@ ERRORS = """
     BranchError BusyError CallOrderError CapacityError ClosedError ConnectionLostError
     DeadlineError DefinitionError EnvIdError EnvNotFoundError EnvWeaveError EnvironmentFailure
     EnvironmentLostError InstallError IsolationError MissingExtraError NameNotFoundError
-    OptionError PlainDataError PluginError RecordingError RecordingWarning RegistryError ResetFailedError ResetNeededError
+    OptionError PlainDataError PluginError RecordingError RecordingWarning RegistryError
+    ResetFailedError ResetNeededError
     RolloutFailedError SandboxError SeedError ServerError SessionEndedError SessionGoneError
     SessionLostError SpecError StartupError StateFailedError TaskError ToolCallOpenError
     WireError WorkFileError

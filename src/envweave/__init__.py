@@ -65,6 +65,8 @@ if TYPE_CHECKING:
     from envweave.rollouts import Pool as Pool
     from envweave.rollouts import Rollout as Rollout
     from envweave.rollouts.pool import pool as pool
+    from envweave.rollouts.replay import replay as replay
+    from envweave.rollouts.rescore import rescore as rescore
     from envweave.rollouts.rollout import rollout as rollout
     from envweave.sandbox.execution import ExecutionResult as ExecutionResult
     from envweave.tools import ToolRegistry as ToolRegistry
@@ -136,7 +138,7 @@ _HOMES = {
     "providers.kubernetes.provider": ["KubernetesProvider"],
     "recording": ["Recording", "load"],
     "registry": ["EnvSpec", "Registry"],
-    "rollouts": ["Decision", "Fault", "Pool", "Rollout", "pool", "rollout"],
+    "rollouts": ["Decision", "Fault", "Pool", "Rollout", "pool", "replay", "rescore", "rollout"],
     "sandbox.execution": ["ExecutionResult"],
     "tools": ["ToolRegistry"],
     "transforms": ["CompositeTransform", "Transform"],

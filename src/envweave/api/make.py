@@ -200,7 +200,7 @@ def make(
         CapacityError: The server is full, and no session was freed within `wait_s`.
         RecordingError: Nothing can be recorded into the directory `record`.
     """
-    recorded = RecordOption(record, env, transform)
+    recorded = RecordOption(record, transform)
     given = constructor_keywords(kwargs, keywords)
     spec = recipe(env, registry, max_episode_steps, transform, given)
     remote = Remote(
@@ -251,7 +251,7 @@ def make_async(
 
     In-process, an environment with plain functions runs on the loop's thread.
     """
-    recorded = RecordOption(record, env, transform)
+    recorded = RecordOption(record, transform)
     given = constructor_keywords(kwargs, keywords)
     spec = recipe(env, registry, max_episode_steps, transform, given)
     remote = Remote(
@@ -369,7 +369,7 @@ def make_vector(
     # Imported here: callers of `make` should not wait for the imports of vectors.
     from envweave.vector import VectorEnv
 
-    recorded = RecordOption(record, env, transform)
+    recorded = RecordOption(record, transform)
     if not is_batch(env):
         num_envs = whole_number("num_envs", num_envs)
         refuse_one_object(env, num_envs)

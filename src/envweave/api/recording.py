@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from envweave.environment import Interface
     from envweave.recording.writer import RunWriter
     from envweave.vector.transport import AsyncTransport, BatchTransport, Transport
+    from envweave.wire.description import Description
 
 
 @final
@@ -20,16 +21,14 @@ class RecordOption:
 
     Args:
         record: The caller's option.
-        env: What the caller passed: an ID, a class, or an object.
         transform: The caller's transform.
 
     Raises:
         OptionError: `record` is not a path.
     """
 
-    def __init__(self, record: Any, env: Any, transform: Any = None) -> None:
+    def __init__(self, record: Any, transform: Any = None) -> None:
         self._directory: Path | None = None
-        self._is_named = isinstance(env, str)
         self._transform = transform
         if record is not None:
             from envweave.recording.writer import read_directory
@@ -47,19 +46,12 @@ class RecordOption:
         if self._directory is None:
             return None
         from envweave.recording.events import EventLines
-        from envweave.recording.header import header_of
+        from envweave.recording.header import description_of, header_of
         from envweave.recording.writer import RunWriter
 
         interface: Interface = described.interface
-        header = header_of(
-            spec,
-            kwargs,
-            interface,
-            described.tasks,
-            backend=backend,
-            is_named=self._is_named,
-            transform=self._transform,
-        )
+        description = description_of(spec.id, interface, described.tasks)
+        header = header_of(spec, kwargs, description, backend=backend, transform=self._transform)
         lines = EventLines(self._directory, header, interface.possible_agents)
         return RunWriter(self._directory, lines)
 
@@ -108,3 +100,19 @@ class RecordOption:
         from envweave.vector.recorded import RecordedBatchTransport
 
         return RecordedBatchTransport(transport, writer, num_envs)
+
+
+def open_served(
+    directory: Path, spec: EnvSpec, kwargs: Mapping[str, Any], description: Description
+) -> RunWriter:
+    """Open the recording of a server.
+
+    Raises:
+        RecordingError: It cannot be made.
+    """
+    from envweave.recording.events import EventLines
+    from envweave.recording.header import header_of
+    from envweave.recording.writer import RunWriter
+
+    header = header_of(spec, kwargs, description, backend="server", transform=spec.transform)
+    return RunWriter(directory, EventLines(directory, header, description.possible_agents))

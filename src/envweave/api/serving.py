@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envweave.adapters import adopt
@@ -360,6 +361,10 @@ def _read(name: str, value: Any) -> Any:
         return token
     if name == "insecure":
         return flag(name, value)
+    if name == "record":
+        from envweave.recording.writer import read_directory
+
+        return None if value is None else str(read_directory(value))
     if name == "timeout_s" and value is None:
         return None
     if name == "drain_s" and value == 0:
@@ -385,13 +390,21 @@ def check_options(spec: EnvSpec, options: ServerOptions) -> ServerOptions:
 
 def make_runtime(spec: EnvSpec, kwargs: Mapping[str, Any], options: ServerOptions) -> Runtime:
     """Return the runtime of a server: in this process, or in workers."""
+    runtime: Runtime
     if options.workers:
         from envweave.server.runtime.workers import WorkerRuntime
 
-        return WorkerRuntime(spec, kwargs, options)
-    from envweave.server.runtime.local import LocalRuntime
+        runtime = WorkerRuntime(spec, kwargs, options)
+    else:
+        from envweave.server.runtime.local import LocalRuntime
 
-    return LocalRuntime(spec, kwargs, options)
+        runtime = LocalRuntime(spec, kwargs, options)
+    if options.record is None:
+        return runtime
+    from envweave.api.recording import open_served
+    from envweave.server.runtime.recorded import RecordedRuntime
+
+    return RecordedRuntime(runtime, partial(open_served, Path(options.record), spec, kwargs))
 
 
 def refuse_without_extra() -> None:

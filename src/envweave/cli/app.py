@@ -21,6 +21,7 @@ from envweave.cli.commands.deploy import deploy_command
 from envweave.cli.commands.doctor import doctor_command
 from envweave.cli.commands.info import info_command
 from envweave.cli.commands.list import list_command
+from envweave.cli.commands.recordings import export_command, replay_command, rescore_command
 from envweave.cli.commands.run import run_command
 from envweave.cli.commands.serve import serve_command
 from envweave.cli.commands.view import view_command
@@ -41,6 +42,10 @@ envweave info counter-v0
 envweave check pkg://my_module:MyEnv
 
 envweave run gym://CartPole-v1 --episodes 20 --seed 0
+
+envweave run counter-v0 --record runs/x
+
+envweave replay runs/x --against process
 
 envweave serve counter-v0 --port 8000
 
@@ -72,6 +77,11 @@ _COMMANDS: dict[str, dict[str, Callable[..., Any]]] = {
         "info": info_command,
         "run": run_command,
         "view": view_command,
+    },
+    "Recordings": {
+        "replay": replay_command,
+        "rescore": rescore_command,
+        "export": export_command,
     },
     "Build": {
         "check": check_command,

@@ -1,6 +1,7 @@
 """Arguments and options that several commands share."""
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -47,6 +48,13 @@ Backend = Annotated[
     ),
 ]
 
+
+Record = Annotated[
+    Path | None,
+    typer.Option(
+        help="Record every episode into this directory; see `envweave replay`.", metavar="DIR"
+    ),
+]
 
 Install = Annotated[
     str,

@@ -8,7 +8,7 @@ an author changes later reaches the recording. Everything else is done by the wr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import time
 from typing import Any, NamedTuple, final
@@ -189,7 +189,7 @@ class EventLines:
     """
 
     def __init__(
-        self, directory: Path, header: Mapping[str, Any], agents: tuple[str, ...] | None
+        self, directory: Path, header: Mapping[str, Any], agents: Sequence[str] | None
     ) -> None:
         self._header = header
         self._agents = agents
@@ -238,7 +238,7 @@ class EventLines:
         (
             observation, _, _, _, info, _, _, episode, _, task_id, needs, events, _,
         ) = _unpack(taken.result)  # fmt: skip
-        lines = self._interrupt(taken.t, taken.row, asked.pop("left", None))
+        lines = [] if taken.row is None else self._interrupt(taken.t, taken.row)
         if info.get("seed") is not None:
             asked["seed"] = info["seed"]
         about = {name: one for name, one in asked.items() if one is not None}
@@ -250,12 +250,12 @@ class EventLines:
             ),
         ]  # fmt: skip
 
-    def _interrupt(self, t: float, row: int | None, ended: Any) -> list[bytes]:
-        """End the episode that runs in a row: another one begins."""
+    def _interrupt(self, t: float, row: int) -> list[bytes]:
+        """End the episode that runs in a row of a vector: another one begins."""
         running = (row, self._in_row.get(row))
         if running not in self._running:
             return []
-        end = ended or EpisodeEnd("truncated", cause="reset() began another episode.")
+        end = EpisodeEnd("truncated", cause="reset() began another episode.")
         return [self._end(t, *running, end)]
 
     def _start(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import platform
 import re
 import secrets
@@ -20,68 +21,57 @@ from envweave.codec.digest import digest
 from envweave.environment import Interface
 from envweave.recording.events import SCHEMA
 from envweave.registry import EnvSpec, ReadyMade
+from envweave.registry.plugins import ENVS, plugin_target
 from envweave.types import Tasks
 from envweave.wire.description import Description, describe
-from envweave.wire.schema_write import schema_of
 
 _SECRET = re.compile(r"token|secret|passw|credential|api_?key|(^|_)key$", re.IGNORECASE)
+
+
+def description_of(env_id: str, interface: Interface, tasks: Tasks | None) -> Description:
+    """Return the description of an environment that its caller records."""
+    return describe(interface, AnySpec(), tasks, env_id, _version("envweave") or "")
 
 
 def header_of(
     spec: EnvSpec,
     kwargs: Mapping[str, Any],
-    interface: Interface,
-    tasks: Tasks | None,
+    description: Description,
     *,
     backend: str,
-    is_named: bool,
     transform: Any = None,
-    description: Description | None = None,
 ) -> dict[str, Any]:
     """Return the fields of the line `run`.
 
     Args:
         spec: The recipe that it was made from.
         kwargs: The caller's keywords for its constructor.
-        interface: Its interface.
-        tasks: Its tasks.
+        description: What it takes and shows.
         backend: Where it runs.
-        is_named: Whether the caller passed an ID.
         transform: The caller's transform.
-        description: Its description, if a server made one.
     """
-    version = _version("envweave") or ""
-    if description is None:
-        description = describe(interface, AnySpec(), tasks, spec.id, version)
     shown = msgspec.to_builtins(description)
     shown["env_id"] = without_password(shown["env_id"])
-    specs = [schema_of(interface.action_spec), schema_of(interface.observation_spec)]
     return {
         "schema": SCHEMA,
         "run": secrets.token_hex(8),
         "env_id": without_password(spec.id),
         "backend": backend,
         "description": shown,
-        "spec_digest": digest(specs),
-        **definition_of(spec, kwargs, is_named=is_named, transform=transform),
+        "spec_digest": digest([description.action, description.observation]),
+        **definition_of(spec, kwargs, transform),
         "versions": {
-            "envweave": version,
+            "envweave": _version("envweave"),
             "python": platform.python_version(),
             "numpy": np.__version__,
             **_package_version(spec),
         },
-        "pid": _pid(),
+        "pid": os.getpid(),
     }
 
 
-def _pid() -> int:
-    import os
-
-    return os.getpid()
-
-
 def definition_of(
-    spec: EnvSpec, kwargs: Mapping[str, Any], *, is_named: bool, transform: Any = None
+    spec: EnvSpec, kwargs: Mapping[str, Any], transform: Any = None
 ) -> dict[str, Any]:
     """Return `definition`, how to make the environment again, or `null` and `undefined`, why not.
 
@@ -103,7 +93,7 @@ def definition_of(
         return _undefined("its ID has a password, which is not recorded")
     if isinstance(factory, ReadyMade):
         return _undefined(f"it was made of an existing {spec.id} object")
-    if not is_named:
+    if "://" not in env_id and plugin_target(ENVS, env_id) is None:
         if path is None:
             return _undefined(f"{spec.id} cannot be imported from a module")
         env_id = f"pkg://{path}"

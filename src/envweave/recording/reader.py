@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,6 @@ from envweave.types import (
     Task,
     ToolResult,
 )
-from envweave.wire.decoding import ObservationRebuilder
 from envweave.wire.description import Rebuilt, read_description
 from envweave.wire.results import EVENTS, IDENTITY, Rebuild
 
@@ -98,7 +98,7 @@ class RecordedRun:
         self.versions: dict[str, str] = header.get("versions") or {}
         self.spec_digest: str | None = header.get("spec_digest")
         self.is_closed = False
-        self._types: _Types | None = None
+        self._rebuild: Rebuild | None = None
 
     @property
     def deterministic(self) -> bool:
@@ -112,36 +112,16 @@ class RecordedRun:
         return None if agents is None else tuple(agents)
 
     @property
-    def types(self) -> _Types:
-        """What makes typed values of plain data."""
-        if self._types is None:
-            self._types = _Types(self.header.get("description"))
-        return self._types
+    def rebuild(self) -> Rebuild:
+        """Makes observations of plain data; leaves it plain if it cannot read the description."""
+        if self._rebuild is None:
+            self._rebuild = IDENTITY
+            with contextlib.suppress(EnvWeaveError):
+                self._rebuild = Rebuilt(read_description(self.header.get("description"))).rebuild
+        return self._rebuild
 
     def __repr__(self) -> str:
         return f"RecordedRun({str(self.path)!r}, env_id={self.env_id!r})"
-
-
-@final
-class _Types:
-    """Makes observations and actions of plain data; leaves it plain where there is no description.
-
-    Attributes:
-        observation: Makes observations.
-        action: Makes actions.
-    """
-
-    def __init__(self, description: Any) -> None:
-        self.observation: Rebuild = IDENTITY
-        self.action: Rebuild = IDENTITY
-        if description is None:
-            return
-        try:
-            rebuilt = Rebuilt(read_description(description))
-        except EnvWeaveError:
-            return  # of a later version; the values are readable as plain data
-        self.observation = rebuilt.rebuild
-        self.action = ObservationRebuilder(rebuilt.interface.action_spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +251,7 @@ class _File:
                 read.member,
                 read.attempt,
                 None if parent is None else EpisodeParent(parent["episode"], parent["step"]),
+                0 if parent is None else parent["step"],
             )
             self.episodes.append(episode)
         elif (found := self._open.get(key)) is None:
@@ -279,8 +260,8 @@ class _File:
             episode = found
         episode.offsets.append(self.position)
         episode.sizes.append(len(line))
-        if indexed.event != "end" or indexed.step:
-            if indexed.step > episode.steps + (indexed.event == "step"):
+        if indexed.event in ("step", "answer"):
+            if indexed.step != episode.steps + (indexed.event == "step"):
                 episode.missing = episode.missing or episode.steps + 1
             episode.steps = max(episode.steps, indexed.step)
         episode.duration_s = indexed.t - episode.began
@@ -376,8 +357,13 @@ class Recording:
             )
         return found
 
-    def load(self, summary: EpisodeSummary) -> Episode:
+    def load(self, summary: EpisodeSummary, *, typed: bool = True) -> Episode:
         """Return the episode of one of the `summaries`.
+
+        Args:
+            summary: Which one.
+            typed: Whether observations are objects, as the environment's description has them;
+                otherwise they are plain data: dicts, lists, numbers, strings and arrays.
 
         Raises:
             RecordingError: It cannot be read, or a step of it is missing.
@@ -387,7 +373,7 @@ class Recording:
                 f"Step {summary.missing} of episode {summary.id!r} was not recorded, so the "
                 "episode cannot be loaded. The log of the program that recorded it says why."
             )
-        return _Loader(summary, self._values).load()
+        return _Loader(summary, self._values, typed=typed).load()
 
     def __len__(self) -> int:
         return len(self._summaries)
@@ -425,10 +411,10 @@ class RecordedEpisodes(Sequence[Episode]):
 class _Loader:
     """Makes an `Episode` of its lines."""
 
-    def __init__(self, summary: EpisodeSummary, values: ValueReader) -> None:
+    def __init__(self, summary: EpisodeSummary, values: ValueReader, *, typed: bool) -> None:
         self._summary = summary
         self._values = values
-        self._types = summary.run.types
+        self._rebuild = summary.run.rebuild if typed else IDENTITY
         self._several = summary.run.possible_agents is not None
 
     def load(self) -> Episode:
@@ -497,13 +483,13 @@ class _Loader:
             ) from error
 
     def _observation(self, plain: Any) -> Any:
-        return self._types.observation(plain)
+        return self._rebuild(plain)
 
     def _step(self, line: dict[str, Any], seen: Any, mask: Any) -> EpisodeStep:
         if line["event"] == "answer":
             action: Any = ToolResult(line["call_id"], line.get("value"), line.get("error"))
         else:
-            action = self._types.action(line.get("action"))
+            action = line.get("action")  # as `step` takes it
         return EpisodeStep(
             observation=seen,
             action=action,
@@ -529,7 +515,7 @@ class _Loader:
             return plain
         event = kind(**{name: plain[name] for name in kind.__struct_fields__ if name in plain})
         if isinstance(event, AgentEnd):
-            event.observation = self._types.observation.one(event.agent_id, event.observation)
+            event.observation = self._rebuild.one(event.agent_id, event.observation)
         return event
 
 

@@ -88,6 +88,7 @@ class EpisodeEvents:
     def __init__(self, writer: RunWriter, row: int | None = None) -> None:
         self._writer = writer
         self._row = row
+        self._running: str | None = None  # the episode; without a row, only this knows
         self.about: dict[str, Any] = {}
 
     def began(
@@ -99,7 +100,9 @@ class EpisodeEvents:
         task: Task | str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Record the start of an episode."""
+        """Record the start of an episode, which ends one that was still running."""
+        self.left("reset() began another episode.")
+        self._running = result.episode_id
         about, self.about = self.about, {}
         asked = pack({"seed": seed, "task": public_task(task), "options": options, **about})
         packed = pack_result(result)
@@ -141,17 +144,33 @@ class EpisodeEvents:
             len(packed),
         )
         if result.end is not None:
+            self._running = None if result.ready is None else result.ready.episode_id
             self._writer.hurry()
 
-    def failed(self, error: BaseException, episode: str | None = None) -> None:
+    @property
+    def is_running(self) -> bool:
+        """Whether an episode is running, as far as this recorded it."""
+        return self._running is not None
+
+    def failed(self, error: BaseException) -> None:
         """Record that a call raised; a refusal changes nothing, so nothing is recorded."""
         if not isinstance(error, REFUSED_CALLS) or isinstance(error, BadReturnError):
-            self.ended(failure_end(error), episode)
+            self.ended(failure_end(error))
 
-    def ended(self, end: EpisodeEnd, episode: str | None = None) -> None:
-        """Record the end of an episode that no result told of."""
+    def left(self, cause: str) -> None:
+        """Record that the caller gives up the episode that is running, if there is one."""
+        if self._row is None:
+            self.ended(EpisodeEnd("truncated", cause=cause))
+
+    def ended(self, end: EpisodeEnd) -> None:
+        """Record the end of the episode that is running, of which no result told."""
+        if self._running is None:
+            return
+        episode = self._running if self._row is None else None
         self._writer.put(TakenEnd(time(), self._row, episode, pack(end)), 0)
         self._writer.hurry()
+        if self._row is None:
+            self._running = None
 
 
 @final

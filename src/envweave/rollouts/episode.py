@@ -7,20 +7,14 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+from typing import Any, Protocol, TypeAlias, final
 
-from envweave.errors import (
-    BadReturnError,
-    DeadlineError,
-    EnvironmentFailure,
-    EnvironmentLostError,
-    RegistryError,
-    format_error,
-)
-from envweave.rollouts.pool import REFUSALS, PoolSlot
+from envweave.errors import BadReturnError
+from envweave.recording.recorder import failure_end
+from envweave.rollouts.pool import REFUSALS
 from envweave.rollouts.schedule import EpisodeJob, RemoteTask
 from envweave.session.snapshot import snapshot
-from envweave.types import Blame, Episode, EpisodeEnd, EpisodeStep, Reason, StepResult
+from envweave.types import Episode, EpisodeEnd, EpisodeStep, StepResult
 
 Agent: TypeAlias = Callable[[StepResult[Any]], Any]
 """Takes the last result and returns the next action, directly or as an awaitable."""
@@ -51,6 +45,7 @@ class EpisodeAttempt:
         number: The number of the attempt, from 1.
         agents: Every agent that may ever take part; `None` for one unnamed agent.
         max_steps: Truncate it after this many steps.
+        env_id: The ID of the environment.
     """
 
     job: EpisodeJob
@@ -58,9 +53,22 @@ class EpisodeAttempt:
     number: int
     agents: tuple[str, ...] | None
     max_steps: int | None
+    env_id: str | None = None
 
 
-async def play(slot: PoolSlot, agent: Agent, attempt: EpisodeAttempt) -> Episode:
+class EpisodePlayer(Protocol):
+    """What `play` needs of an environment: a `PoolSlot`, or one that records too."""
+
+    async def reset(self, **params: Any) -> StepResult[Any]:
+        """Begin an episode."""
+        ...
+
+    async def step(self, action: Any) -> StepResult[Any]:
+        """Take one step."""
+        ...
+
+
+async def play(slot: EpisodePlayer, agent: Agent, attempt: EpisodeAttempt) -> Episode:
     """Play one episode to its end, or to `max_steps`. A failure is an end too.
 
     Raises:
@@ -142,19 +150,6 @@ def _is_failure(error: BaseException) -> bool:
 def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def failure_end(error: BaseException) -> EpisodeEnd:
-    """Return the end of an episode for an error that a call raised."""
-    reason: Reason = "lost"
-    blame: Blame = "infrastructure"
-    if isinstance(error, DeadlineError) or isinstance(error.__cause__, DeadlineError):
-        reason, blame = "timeout", "environment"
-    elif isinstance(error, EnvironmentFailure | RegistryError) and not isinstance(
-        error, EnvironmentLostError
-    ):
-        reason, blame = "error", "environment"
-    return EpisodeEnd(reason, blame, format_error(error))
 
 
 @final
@@ -262,6 +257,7 @@ class EpisodeRecorder:
             length=0 if last is None else last.step_index,
             duration_s=time.perf_counter() - self._began_s,
             attempts=self._attempt.number,
+            env_id=self._attempt.env_id,
         )
 
 

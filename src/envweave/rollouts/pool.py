@@ -26,6 +26,7 @@ from envweave.api.options import (
     with_registered_server,
 )
 from envweave.api.packages import prepare_packages
+from envweave.api.recording import RecordOption
 from envweave.codec import Spec
 from envweave.environment import Interface
 from envweave.errors import (
@@ -40,6 +41,7 @@ from envweave.errors import (
     ToolCallOpenError,
 )
 from envweave.lifetime import AtExit, CloseGuard
+from envweave.recording.writer import RunWriter
 from envweave.registry import MakeOptions, RayOptions, Registry, Remote
 from envweave.registry.spec import read_wait_s
 from envweave.session import PrivateLoop
@@ -123,6 +125,8 @@ class Pool:
         id: The ID or name that it was made from.
         size: How many environments there are.
         describe_workers: Returns what the backend knows of their workers, for progress bars.
+        writer: Records every rollout's episodes, if the pool was made with `record=`.
+        open_writer: Opens the recording of a rollout, from its option `record`.
     """
 
     def __init__(
@@ -131,8 +135,12 @@ class Pool:
         transports: Sequence[AsyncTransport],
         connect: Callable[[], AsyncTransport] | None,
         describe_workers: Callable[[], str] | None = None,
+        writer: RunWriter | None = None,
+        open_writer: Callable[[Any], RunWriter | None] = lambda _: None,
     ) -> None:
         self.id = env_id
+        self.writer = writer
+        self.open_writer = open_writer
         self.size = len(transports)
         self.describe_workers = describe_workers
         self._interface = transports[0].interface
@@ -240,6 +248,8 @@ class Pool:
             *(slot.close() for slot in self._slots), return_exceptions=True
         )
         self._unclosed.disarm()
+        if self.writer is not None:
+            self.writer.close()
         for outcome in closed:
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -329,6 +339,7 @@ def pool(
     resources: Mapping[str, float] | None = None,
     runtime_env: Mapping[str, Any] | None = None,
     placement: str | None = None,
+    record: str | os.PathLike[str] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> Pool:
@@ -367,6 +378,7 @@ def pool(
         resources: With `backend="ray"`, what each worker claims on its node; see `make_vector`.
         runtime_env: With `backend="ray"`, what Ray installs or copies for the workers.
         placement: With `backend="ray"`, `"spread"` or `"pack"`; see `make_vector`.
+        record: The directory to record the episodes of all rollouts into; see `load`.
         kwargs: Keywords for each environment's constructor, including those with the name of an
             option.
         **keywords: Passed to each environment's constructor too.
@@ -376,7 +388,9 @@ def pool(
         BackendNotFoundError: No backend has this name.
         OptionError: A keyword is known neither to `pool` nor to the environment.
         DefinitionError: An environment could not be made. Those already made are closed.
+        RecordingError: Nothing can be recorded into the directory `record`.
     """
+    recorded = RecordOption(record, transform)
     count = whole_number("size", size)
     refuse_one_object(env, count)
     timeout_s = seconds("timeout_s", timeout_s)
@@ -401,11 +415,20 @@ def pool(
     else:
         options = MakeOptions(timeout_s=timeout_s, workers=workers, remote=remote, ray=ray)
         transports = connect_pool(spec, given, options, count)
+    try:
+        writer = recorded.open(transports[0], spec, given, chosen)
+    except BaseException:
+        _close_all(transports)
+        raise
     return Pool(
         spec.id,
         transports,
         None if getattr(module, "RECONNECTS", False) else connect,
         getattr(module, "describe_workers", None),
+        writer,
+        lambda given_record: RecordOption(given_record, transform).open(
+            transports[0], spec, given, chosen
+        ),
     )
 
 
@@ -415,13 +438,17 @@ def _connect_each(connect: Callable[[], AsyncTransport], size: int) -> list[Asyn
         for _ in range(size):
             transports.append(connect())  # noqa: PERF401 - those made so far are closed below
     except BaseException:
-        loop = PrivateLoop()
-        try:
-            loop.run(_close(transports))
-        finally:
-            loop.close()
+        _close_all(transports)
         raise
     return transports
+
+
+def _close_all(transports: list[AsyncTransport]) -> None:
+    loop = PrivateLoop()
+    try:
+        loop.run(_close(transports))
+    finally:
+        loop.close()
 
 
 async def _close(transports: list[AsyncTransport]) -> None:

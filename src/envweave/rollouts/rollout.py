@@ -9,6 +9,7 @@ conductor first, so nothing is left running.
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import sys
 import time
@@ -18,14 +19,17 @@ from collections import deque
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, final, get_args
 
 from envweave.api.options import flag, whole_number
 from envweave.errors import CallOrderError, OptionError, RolloutFailedError, suggest
+from envweave.recording.writer import RunWriter, read_directory
 from envweave.rollouts.episode import Agent, EpisodeAttempt, play
 from envweave.rollouts.faults import Fault, FaultStats, OnFault
 from envweave.rollouts.pool import Pool, PoolSlot
 from envweave.rollouts.progress import RolloutProgress, Show, show_progress
+from envweave.rollouts.recorded_slot import play_recorded
 from envweave.rollouts.schedule import EpisodeJob, RolloutSchedule, make_schedule
 from envweave.types import Episode, Task
 
@@ -41,6 +45,7 @@ class RolloutOptions:
         attempts: How often an episode is played before it is given up.
         max_faults: How many faults are retried in all.
         progress: Whether to show progress; `None` to show it on a terminal only.
+        record: The directory to record them into.
     """
 
     concurrency: int
@@ -49,6 +54,7 @@ class RolloutOptions:
     attempts: int
     max_faults: int | None
     progress: bool | None
+    record: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,7 @@ class Rollout:
         self._error: BaseException | None = None
         self._has_begun = False
         self._is_over = False
+        self._writer: RunWriter | None = pool.writer
         self._unused = weakref.finalize(self, _unused, pool.id)
         self._unused.atexit = False
 
@@ -157,6 +164,8 @@ class Rollout:
             )
         self._has_begun = True
         if not self._is_over:
+            if self._options.record is not None:
+                self._writer = self._pool.open_writer(self._options.record)
             self._pool.admit(self)
 
     async def cancel(self) -> None:
@@ -181,6 +190,8 @@ class Rollout:
             self._is_over = True
             await asyncio.wait([conductor])
         self._is_over = True
+        if self._writer is not None and self._writer is not self._pool.writer:
+            self._writer.close()
         self._pool.dismiss(self)
 
     # For callers without an event loop
@@ -276,7 +287,10 @@ class Rollout:
             number=number,
             agents=self._pool.possible_agents,
             max_steps=self._options.max_steps,
+            env_id=self._pool.id,
         )
+        if self._writer is not None:
+            return await play_recorded(slot, self._agent, attempt, self._writer)
         return await play(slot, self._agent, attempt)
 
 
@@ -307,6 +321,7 @@ def rollout(
     attempts: int = 3,
     max_faults: int | None = None,
     progress: bool | None = None,
+    record: str | os.PathLike[str] | None = None,
 ) -> Rollout:
     """Play whole episodes, many at a time, and return them as they finish or all together.
 
@@ -341,6 +356,7 @@ def rollout(
         attempts: How often an episode is played before it is given up.
         max_faults: How many faults are retried in all; no limit by default.
         progress: Whether to show progress. By default a terminal gets a bar if rich is installed.
+        record: The directory to record these episodes into, if not that of the pool; see `load`.
 
     Raises:
         OptionError: An option cannot be honored, or the number of episodes is unknown.
@@ -373,6 +389,7 @@ def rollout(
         attempts=whole_number("attempts", attempts),
         max_faults=_faults(max_faults),
         progress=progress,
+        record=None if record is None else read_directory(record),
     )
     schedule = make_schedule(
         pool.interface,

@@ -30,6 +30,7 @@ class ServerOptions:
         allowed_hosts: Valid `Host` headers besides loopback and the bound address; `"*"` for any.
         allowed_origins: Origins of web pages that may call; none by default.
         insecure: Whether other machines may call although no token is required.
+        record: The directory to record the episodes of all sessions into; `None` for none.
     """
 
     max_sessions: int = 1024
@@ -49,3 +50,4 @@ class ServerOptions:
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     insecure: bool = False
+    record: str | None = None

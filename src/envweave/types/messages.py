@@ -88,8 +88,7 @@ def messages_of(episode: Episode) -> list[dict[str, Any]]:
     if _is_conversation(last):
         return [dict(plain_of(one)) for one in last]
     messages: list[dict[str, Any]] = []
-    first = episode.observations[0]
-    _add(messages, "user", _prompt(first) if _shows_code(first) else _text(first))
+    _add(messages, "user", first_text(episode.observations[0]))
     seen = [step.observation for step in episode.steps[1:]] + [last]
     for step, observation in zip(episode.steps, seen, strict=True):
         if step.is_answer:
@@ -98,12 +97,12 @@ def messages_of(episode: Episode) -> list[dict[str, Any]]:
             content = shown if isinstance(shown, str) else _json(shown)
             messages.append({"role": "tool", "tool_call_id": answer.call_id, "content": content})
         else:
-            _add(messages, "assistant", _action_text(step.action))
+            _add(messages, "assistant", action_text(step.action))
         calls = [_call(event) for event in step.events if isinstance(event, ToolCallRequest)]
         if calls:
             messages.append({"role": "assistant", "content": "", "tool_calls": calls})
         else:
-            _add(messages, "user", _text(observation))
+            _add(messages, "user", observation_text(observation))
     return messages
 
 
@@ -141,7 +140,8 @@ def _shown_fields(value: Any) -> dict[str, Any] | None:
     return {name: one for name, one in fields.items() if name not in hidden}
 
 
-def _action_text(action: Any) -> str:
+def action_text(action: Any) -> str:
+    """Return an action as the text of a message."""
     if isinstance(action, str):
         return action
     fields = _shown_fields(action)
@@ -166,7 +166,13 @@ def _prompt(observation: Any) -> str:
     return prompt if isinstance(prompt, str) else ""
 
 
-def _text(observation: Any) -> str:
+def first_text(observation: Any) -> str:
+    """Return the first observation as the text of a message: a prompt, if code is to follow."""
+    return _prompt(observation) if _shows_code(observation) else observation_text(observation)
+
+
+def observation_text(observation: Any) -> str:
+    """Return an observation as the text of a message."""
     if isinstance(observation, str):
         return observation
     if observation is None:

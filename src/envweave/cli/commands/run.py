@@ -10,6 +10,8 @@ import typer
 from envweave.cli import arguments, output
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from envweave.cli.random_episodes import FinishedEpisode, Return
 
 
@@ -33,6 +35,7 @@ def run_command(
         int, typer.Option(help="Truncate every episode after N steps.", metavar="N", min=1)
     ] = 1000,
     backend: arguments.Backend = None,
+    record: arguments.Record = None,
     arg: arguments.Keywords = None,
     install: arguments.Install = "never",
     json: arguments.Json = False,
@@ -48,7 +51,7 @@ def run_command(
     with output.stdout_reserved(json):
         env_id = arguments.installed(env_id, install)
         backend = arguments.backend_of(env_id, backend)
-        finished = _play(env_id, episodes, seed, max_steps, backend, keywords)
+        finished = _play(env_id, episodes, seed, max_steps, backend, keywords, record)
     summary = summarize(finished)
     if json:
         output.write_json(
@@ -75,6 +78,7 @@ def _play(
     max_steps: int,
     backend: str,
     keywords: dict[str, Any],
+    record: Path | None,
 ) -> list[FinishedEpisode]:
     import envweave as ew
     from envweave.cli.random_episodes import play
@@ -83,7 +87,13 @@ def _play(
     limit = max_steps if own_limit is None else min(own_limit, max_steps)
     finished: list[FinishedEpisode] = []
     with (
-        ew.make(env_id, backend=backend, max_episode_steps=limit, kwargs=keywords) as env,
+        ew.make(
+            env_id,
+            backend=backend,
+            max_episode_steps=limit,
+            record=record,
+            kwargs=keywords,
+        ) as env,
         output.progress("running", episodes) as advance,
     ):
         for one in play(env, episodes=episodes, seed=seed):

@@ -122,6 +122,7 @@ def serve_command(
         int | None,
         typer.Option(help="Truncate every episode after N steps.", metavar="N", min=1),
     ] = None,
+    record: arguments.Record = None,
     arg: arguments.Keywords = None,
     install: arguments.Install = "never",
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
@@ -154,6 +155,7 @@ def serve_command(
         "max_message_bytes": max_message_bytes,
         "allowed_hosts": allow_host or [],
         "allowed_origins": allow_origin or [],
+        "record": record,
     }
     code = serve_config(
         {
