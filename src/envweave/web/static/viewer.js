@@ -303,7 +303,7 @@ class RunView {
 
   async forks() {
     const { nodes, total } = await ask("tree", { run: this.run.id });
-    fill(this.body, h("section.card", {}, h("h2", {}, "Forks"), total > nodes.length ? h("p.muted.small", {}, `The first ${number(nodes.length)} of ${number(total)}.`) : null, forkTree(nodes, this.run.id)));
+    fill(this.body, h("section.card", {}, h("h2", {}, "Forks"), total > nodes.length ? h("p.muted.small", {}, `The first ${number(nodes.length)} of ${number(total)}.`) : null, forkTree(nodes, this.run.id, { isLive: this.run.is_live })));
   }
 
   async setup() {
@@ -319,7 +319,7 @@ class RunView {
 
 const TABS = { episodes: 1, curves: 1, forks: 1, setup: 1 };
 
-function forkTree(nodes, run, current = null) {
+function forkTree(nodes, run, { current = null, isLive = false } = {}) {
   const ids = new Set(nodes.map((one) => one.id));
   const children = new Map();
   for (const one of nodes) {
@@ -330,7 +330,7 @@ function forkTree(nodes, run, current = null) {
   const seen = new Set(); // a file may claim that episodes are each other's parents
   const list = (id, depth) => h("ul.forks", {}, (children.get(id) || []).filter((one) => !seen.has(one.id) && seen.add(one.id)).map((one) => h("li", {},
     h(`a.fork${one.id === current ? ".current" : ""}`, { href: link("episode", { run, episode: one.id }) }, one.parent ? h("span.muted.small", {}, `at step ${number(one.parent.step)}`) : null,
-      h("code", {}, one.id), h("span.small", {}, plural(one.steps, "step")), h("b", {}, number(one.reward?.$float ?? one.reward)), ending(one.reason, one.blame)),
+      h("code", {}, one.id), h("span.small", {}, plural(one.steps, "step")), h("b", {}, number(one.reward?.$float ?? one.reward)), ending(one.reason, one.blame, isLive ? "running" : "unfinished")),
     children.has(one.id) && depth < 60 ? list(one.id, depth + 1) : null)));
   return h("div.tree-view", {}, list("", 0));
 }
@@ -365,7 +365,7 @@ class EpisodeView {
       one.duration_s ? h("span.muted", {}, duration(one.duration_s)) : null, one.task && h("span.muted", {}, `task ${one.task}`), one.seed !== null && h("span.muted", {}, `seed ${typeof one.seed === "object" ? "…" : one.seed}`), parent,
       one.end && h("a.small", { href: `api/raw?${new URLSearchParams({ run, episode, line: "end" })}` }, "raw end")),
     one.message ? h(one.blame ? "p.bad" : "p.muted", {}, one.message) : null,
-    one.children.length ? h("details", {}, h("summary.small", {}, `${plural(one.children.length, "fork")} of this episode`), forkTree([{ ...one, parent: null }, ...one.children], run, one.id)) : null));
+    one.children.length ? h("details", {}, h("summary.small", {}, `${plural(one.children.length, "fork")} of this episode`), forkTree([{ ...one, parent: null }, ...one.children], run, { current: one.id, isLive: one.is_live })) : null));
     const points = one.rewards;
     this.rewards.hidden = points.length < 2;
     this.chart.draw([{ name: "reward", points }]);
