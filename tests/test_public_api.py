@@ -29,12 +29,14 @@ PUBLIC_NAMES = {
         ExecutionResult Fault HTTPEnvClient KubernetesProvider LocalDockerProvider LogEvent
         MathProblemTransform MultiAgentEnvironment NeedAction Observation Pool Recording
         Registry Request ResetBatch ResetResult Rollout Spec State StepBatch StepResult
-        SubprocessProvider Task TaskCompletionTransform Tasks TimeLimit TokenizerWrapper ToolCallRequest ToolRegistry
-        ToolResult Transform VectorEnv WarmPool Wrapper __version__ codeact create_codeact_env
-        create_fastapi_app create_math_env_transform create_mcp_environment
+        SubprocessProvider Task TaskCompletionTransform Tasks TimeLimit TokenizerWrapper
+        ToolCallRequest ToolRegistry ToolResult Transform VectorEnv WarmPool Wrapper
+        __version__ codeact create_codeact_env create_fastapi_app create_math_env_transform
+        create_mcp_environment
         create_safe_env_transform errors examples from_gymnasium from_pettingzoo from_verifiers
-        list_envs load make make_async make_vector pool register replay rescore rollout sandbox serve spec testing
-        to_gymnasium to_gymnasium_vector to_pettingzoo to_verifiers
+        list_envs load make make_async make_vector pool register replay rescore
+        rollout sandbox serve spec testing to_gymnasium to_gymnasium_vector to_pettingzoo
+        to_verifiers
     """,
     "envweave.adapters.verifiers": """
         ChatAction ChatObservation ChatTool ChatToolCall TurnMessage from_verifiers to_verifiers

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import json
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -231,6 +233,33 @@ def test_a_process_vector_and_a_pool_send_nothing_private_back() -> None:
     assert rewards + [episode.reward for episode in episodes] == [1.0] * 5
     seen = [tasks, batch[0], batch[1], episodes]
     assert MARKER not in f"{seen!r} {pickle.dumps(seen)!r}"
+
+
+def test_recordings_show_nothing_private(watched: Callable[..., Any], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with ew.make(Careless, record=folder) as env:
+        tasks = [next(iter(env.tasks("train"))), secret_task("own")]
+        for task in tasks:
+            env.reset(task=task)
+            env.step(CHECK)
+    with ew.make_vector(Careless, num_envs=2, record=folder) as venv:
+        venv.reset(task=tasks)
+        venv.step([CHECK] * 2)
+    with ew.pool(Careless, size=1, record=folder) as pool:
+        ew.rollout(pool, lambda result: CHECK, tasks=tasks).run()
+    server = watched(record=str(folder))
+    with ew.make(server.url) as env:
+        for failure in ("", *FAILURES):
+            env.reset(task=next(iter(env.tasks("train"))).id)
+            with contextlib.suppress(EnvWeaveError):
+                env.step(Do(failure) if failure else CHECK)
+
+    recording = ew.load(folder)
+    assert len(recording) == 11
+    written = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    assert MARKER.encode() not in written
+    shown = [(episode.to_dict(), episode.messages()) for episode in recording]
+    assert MARKER not in f"{shown!r} {list(recording)!r}"
 
 
 @pytest.mark.parametrize("env", [Careless, EndlessCareless], ids=str)

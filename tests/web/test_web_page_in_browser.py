@@ -66,9 +66,9 @@ class Hostile(ew.Environment):
     def reset(self, *, seed: int | None = None) -> dict[str, Any]:
         return {HOSTILE: HOSTILE, "stdout": SPOOFED, "long": "x" * 1_000_000, "$float": [1]}
 
-    def step(self, action: int) -> dict[str, Any]:
+    def step(self, action: int) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         self.emit(ew.LogEvent(HOSTILE))
-        return {"code": HOSTILE, "stderr": "\x1b[31m" + HOSTILE}
+        return {"code": HOSTILE, "stderr": "\x1b[31m" + HOSTILE}, 0.0, False, False, {HOSTILE: 1}
 
 
 class Failing(ew.Environment):
@@ -177,9 +177,9 @@ def test_hostile_text_stays_text(browser: Any) -> None:
     with served_by_us(Hostile) as (url, _), open_page(browser) as page:
         play(page, url)
         shown = page.locator(".turn").first.inner_text()
-        cut = len(page.locator("pre.text").first.inner_text())
+        cut = len(page.locator(".long pre").first.inner_text())
         page.click("text=Show all")
-        whole = len(page.locator("pre.text").first.inner_text())
+        whole = len(page.locator(".long pre").first.inner_text())
         page.locator(".composer input[type=number]").first.fill("1")
         take_step(page)
         elements = page.locator("main script, main img, main iframe").count()

@@ -109,8 +109,9 @@ def train(config: CodeFixConfig, show: ShowProgress | None = None) -> Path:
 
     torch.set_num_threads(1)  # more don't speed up such a small network
     learner = Learner(len(OPERATORS), seed=config.seed, learning_rate=config.learning_rate)
-    with config.make_vector(ENV_ID) as venv:
-        run_dir = config.open_run_dir("codefix")
+    recorded = config.open_recorded_dir("codefix")
+    with config.make_vector(ENV_ID, record=recorded) as venv:
+        run_dir = recorded or config.open_run_dir("codefix")
         checkpoint, kept_lines = run_dir / CHECKPOINT, 0
         if config.resume and checkpoint.exists():
             state = torch.load(checkpoint, weights_only=True)

@@ -317,6 +317,7 @@ class _TinkerTraining:
             seed=seed,
             share_seed=True,
             progress=False,
+            record=self._log.path.parent if self._config.record else None,
         ).run()
         return sorted(played, key=lambda episode: (episode.group, _sample_seed(episode)))
 

@@ -268,8 +268,9 @@ def train(config: LineWorldConfig, show: ShowProgress | None = None) -> Path:
     learner = ActorCritic(
         2, len(MOVES), rng, learning_rate=config.learning_rate, gamma=config.gamma
     )
-    with config.make_vector(ENV_ID, autoreset=True) as venv:
-        run_dir = config.open_run_dir("lineworld")
+    recorded = config.open_recorded_dir("lineworld")
+    with config.make_vector(ENV_ID, autoreset=True, record=recorded) as venv:
+        run_dir = recorded or config.open_run_dir("lineworld")
         with RunLog(run_dir, config.logged("LineWorld")) as log:
             run = _LineWorldTraining(config, venv, learner, log, rng)
             try:

@@ -118,6 +118,7 @@ class TrainingConfig:
         docker_image: The image for `docker_http`; `None` for the program's default.
         run_dir: The directory to write to; must be new or empty. `None` makes one under `runs/`.
         resume: Whether to continue the run in `run_dir` from its last checkpoint.
+        record: Whether to record every episode into the run's directory; see `ew.load`.
     """
 
     num_envs: int
@@ -127,6 +128,7 @@ class TrainingConfig:
     docker_image: str | None = None
     run_dir: Path | None = None
     resume: bool = False
+    record: bool = False
 
     def make_vector(self, env_id: str, **options: Any) -> ew.VectorEnv:
         """Make the environments on the configured backend.
@@ -157,10 +159,14 @@ class TrainingConfig:
         """Return the configured directory, or a fresh `runs/NAME-seedN`."""
         return open_run_dir(self.run_dir, f"{name}-seed{self.seed}", resume=self.resume)
 
+    def open_recorded_dir(self, name: str) -> Path | None:
+        """Return the same directory if episodes are recorded, before there are environments."""
+        return self.open_run_dir(name) if self.record else None
+
     def logged(self, title: str) -> dict[str, Any]:
         """Return the first line of the log; `title` names the environment."""
         settings = dataclasses.asdict(self)
-        del settings["run_dir"], settings["resume"]
+        del settings["run_dir"], settings["resume"], settings["record"]
         return {"title": title, "version": ew.__version__, **settings}
 
 
@@ -204,6 +210,12 @@ def training_parser(
     add("--seed", type=seed_number, metavar="N", help="same seed, same run")
     where = "a new or empty directory (default: a fresh one under runs/)"
     add("--run-dir", type=Path, metavar="DIR", help=where)
+    parser.add_argument(
+        "--record",
+        action=argparse.BooleanOptionalAction,
+        default=default.record,
+        help="record every episode into the run's directory, for `envweave replay` and `ew.load`",
+    )
     if can_resume:
         parser.add_argument(
             "--resume",

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from envweave.codec.digest import digest
 from envweave.recording.values import ValueWriter
@@ -57,6 +58,7 @@ class TakenStep(NamedTuple):
         step: Its index in the episode.
         action: The packed action.
         outcome: Packed: observation, reward and info.
+        array: A copy of the observation, if it is an array; then it is not in `outcome`.
         extra: Packed data that the agent attached; `None` for none.
         duration_s: How long it took.
     """
@@ -67,6 +69,7 @@ class TakenStep(NamedTuple):
     step: int
     action: bytes
     outcome: bytes
+    array: NDArray[Any] | None
     extra: bytes | None
     duration_s: float
 
@@ -227,9 +230,8 @@ class EventLines:
     def _line(self, fields: dict[str, Any]) -> bytes:
         try:
             return _write(fields) + b"\n"
-        except (TypeError, ValueError, OverflowError):  # a string that JSON cannot express
-            marked = {name: self._values.to_json(one) for name, one in fields.items()}
-            return _write(marked) + b"\n"
+        except UnicodeEncodeError:  # an id or a message with lone surrogates
+            return _write({name: _valid(one) for name, one in fields.items()}) + b"\n"
 
     # The lines of an episode
 
@@ -297,6 +299,8 @@ class EventLines:
 
     def _step(self, taken: TakenStep) -> bytes:
         observation, reward, info = _unpack(taken.outcome)
+        if taken.array is not None:
+            observation = taken.array
         return self._ordinary(
             taken.t, taken.row, taken.episode, taken.step, _unpack(taken.action), observation,
             reward, info, None if taken.extra is None else _unpack(taken.extra), taken.duration_s,
@@ -481,6 +485,10 @@ class EventLines:
                     )
                 )  # fmt: skip
         return lines
+
+
+def _valid(value: Any) -> Any:
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
 def _has(info: Any, name: str) -> bool:

@@ -7,6 +7,8 @@ from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, final
 
 import msgspec
+import numpy as np
+from msgspec.msgpack import Ext
 
 from envweave.environment import Interface
 from envweave.errors import (
@@ -28,7 +30,8 @@ from envweave.recording.events import TakenEnd, TakenReset, TakenResult, TakenSt
 from envweave.recording.writer import RunWriter
 from envweave.types import Blame, EpisodeEnd, Reason, ResetResult, State, StepResult, Task, Tasks
 from envweave.types.requests import ToolResult
-from envweave.wire.encoding import MSGPACK, encode_fallback
+from envweave.wire.arrays import header
+from envweave.wire.encoding import ARRAY, MSGPACK, encode_fallback
 
 if TYPE_CHECKING:
     from envweave.vector.transport import AsyncTransport, Transport
@@ -36,7 +39,18 @@ if TYPE_CHECKING:
 REFUSED_CALLS = (SpecError, CallOrderError, OptionError, SeedError, TaskError, CapacityError)
 """Errors of calls that did nothing: the episode, if any, is unharmed."""
 
-_pack_fast = msgspec.msgpack.Encoder(enc_hook=encode_fallback).encode
+_NUMBERS = frozenset("?bBhHiIlLqQefd")
+"""The numpy types of which the wire holds every value."""
+
+
+def _encode(value: Any) -> Any:
+    """Return what MessagePack writes of a value: as `encode_fallback`, but arrays more quickly."""
+    if type(value) is np.ndarray and value.dtype.char in _NUMBERS:
+        return Ext(ARRAY, header(value.dtype, value.shape) + value.tobytes())
+    return encode_fallback(value)
+
+
+_pack_fast = msgspec.msgpack.Encoder(enc_hook=_encode).encode
 
 
 def pack(value: Any) -> bytes:
@@ -127,15 +141,17 @@ class EpisodeEvents:
             and result.terminated is False
             and result.truncated is False
         ):
-            parts = (result.observation, result.reward, result.info)
-            try:
-                outcome = _pack_fast(parts)
-            except Exception:  # noqa: BLE001
-                outcome = MSGPACK.encode(parts)
+            observation, array, size = result.observation, None, 0
+            if type(observation) is np.ndarray and observation.dtype.char in _NUMBERS:
+                # Copying it takes a third of the time of packing it.
+                array, observation, size = observation.copy(), None, observation.nbytes
+            outcome = pack((observation, result.reward, result.info))
             episode, step = result.episode_id, result.step_index
             self._writer.put(
-                TakenStep(time(), self._row, episode, step, action, outcome, extra, duration_s),
-                len(outcome),
+                TakenStep(
+                    time(), self._row, episode, step, action, outcome, array, extra, duration_s
+                ),
+                size + len(outcome),
             )
             return
         packed = pack_result(result)

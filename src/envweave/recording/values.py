@@ -7,6 +7,7 @@ stored once.
 
 from __future__ import annotations
 
+import base64
 import os
 from collections import OrderedDict
 from pathlib import Path
@@ -67,7 +68,10 @@ class ValueWriter:
         kind = type(plain)
         if kind is list or kind is tuple:
             return [self._dialect(one) for one in plain]
-        if kind is dict and all(type(key) is str for key in plain):
+        if kind is dict:
+            if not all(type(key) is str and _is_valid(key) for key in plain):
+                pairs = plain.items()
+                return {"$map": [[self._dialect(key), self._dialect(one)] for key, one in pairs]}
             inside = {key: self._dialect(one) for key, one in plain.items()}
             return {"$dict": inside} if any(key[:1] == "$" for key in plain) else inside
         if kind is np.ndarray and plain.nbytes >= LARGE:
@@ -103,14 +107,19 @@ class ValueWriter:
 
 
 def _text(plain: str) -> Any:
+    if _is_valid(plain):
+        return plain
+    packed = base64.b64encode(plain.encode("utf-8", "surrogatepass"))
+    return {"$text": packed.decode("ascii")}
+
+
+def _is_valid(plain: str) -> bool:
+    """Whether JSON can express a string: it has no lone surrogates."""
     try:
         plain.encode()
     except UnicodeEncodeError:
-        import base64
-
-        packed = base64.b64encode(plain.encode("utf-8", "surrogatepass"))
-        return {"$text": packed.decode("ascii")}
-    return plain
+        return False
+    return True
 
 
 @final

@@ -244,11 +244,13 @@ class _Core:
         self._write(lines)
 
     def _write(self, lines: list[bytes]) -> None:
-        if lines:
-            data = memoryview(b"".join(lines))
-            while data:
-                data = data[os.write(self._fd, data) :]
-            self._size += sum(map(len, lines))
+        data = b"".join(lines)
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._fd, memoryview(data)[written:])
+        finally:
+            self._size += data.rfind(b"\n", 0, written) + 1
         with self._room:
             self._room.notify_all()
 

@@ -77,12 +77,13 @@ def pack(array: AnyArray) -> bytes:
     """Return the header and the elements of a `as_contiguous` array."""
     if array.dtype.kind == "U":
         # numpy arrays of strings have no buffer.
-        return _header(array.dtype, array.shape) + array.tobytes()
-    return b"".join((_header(array.dtype, array.shape), array.data))
+        return header(array.dtype, array.shape) + array.tobytes()
+    return b"".join((header(array.dtype, array.shape), array.data))
 
 
 @functools.lru_cache(maxsize=256)
-def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Return what `pack` writes before the elements."""
     name = dtype.str.encode()
     return struct.pack(f"<BB{len(name)}s{len(shape)}Q", len(name), len(shape), name, *shape)
 

@@ -37,7 +37,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             f"{str(whole)!r} cannot be written: {error.strerror or error}."
         ) from error
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink()
 
 
 def to_json(recording: Recording, path: str | os.PathLike[str]) -> int:
