@@ -13,9 +13,9 @@ from starlette.testclient import TestClient
 
 import envweave as ew
 from envweave.errors import OptionError
-from envweave.web.runs import index
-from envweave.web.runs.app import viewer_app
-from envweave.web.runs.folder import RunsFolder
+from envweave.web.viewer import index
+from envweave.web.viewer.app import viewer_app
+from envweave.web.viewer.folder import RunsFolder
 
 
 @pytest.fixture(autouse=True)

@@ -23,8 +23,8 @@ from run_files import (
 from servers import wait_for
 
 from envweave.server.listen import listen
-from envweave.web.runs.app import viewer_app
-from envweave.web.runs.folder import RunsFolder
+from envweave.web.viewer.app import viewer_app
+from envweave.web.viewer.folder import RunsFolder
 
 pytestmark = pytest.mark.slow  # starts a browser
 

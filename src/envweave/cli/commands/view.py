@@ -69,8 +69,8 @@ def view_command(
     from envweave.api.serving import split
     from envweave.server.listen import listen
     from envweave.server.security import Guard
-    from envweave.web.runs.app import viewer_app
-    from envweave.web.runs.folder import RunsFolder
+    from envweave.web.viewer.app import viewer_app
+    from envweave.web.viewer.folder import RunsFolder
 
     # An empty token is none; one that a header cannot carry is refused.
     token = token or secrets.token_urlsafe(24)
