@@ -67,6 +67,8 @@ SLOW_PAGES = {  # they start servers, worker processes or the command line, many
     "docs/guides/testing-your-environment.md",
     "docs/guides/tools.md",
     "docs/guides/verifiers.md",
+    "docs/guides/viewing-runs.md",
+    "docs/guides/web-page.md",
     "docs/reference/command-line.md",
     "docs/tutorial/first-environment.md",
     "docs/tutorial/install.md",

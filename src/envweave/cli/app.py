@@ -24,6 +24,7 @@ from envweave.cli.commands.list import list_command
 from envweave.cli.commands.recordings import export_command, replay_command, rescore_command
 from envweave.cli.commands.run import run_command
 from envweave.cli.commands.serve import serve_command
+from envweave.cli.commands.view import view_command
 from envweave.errors import EnvironmentFailure, EnvWeaveError, format_error
 
 _HELP = """Make, inspect, check and run environments for reinforcement learning.
@@ -75,6 +76,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., Any]]] = {
         "list": list_command,
         "info": info_command,
         "run": run_command,
+        "view": view_command,
     },
     "Recordings": {
         "replay": replay_command,

@@ -25,11 +25,13 @@ from envweave.server.dialects.websocket import encoding_of, serve_websocket
 from envweave.server.http.bodies import on_failure, on_http_exception, on_invalid
 from envweave.server.http.openapi import VERSION, openapi
 from envweave.server.http.routes import answer_errors, http_routes, probe_routes
+from envweave.server.http.web import web_routes
 from envweave.server.logs import SessionLog
 from envweave.server.loop_owner import LoopOwner, RunningLoop
 from envweave.server.metrics import Meter, Metrics
 from envweave.server.security import Guard
 from envweave.server.service import Service
+from envweave.web.assets import page
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -73,6 +75,7 @@ class AppState:
             *http_routes(self.service),
             Route("/mcp", McpEndpoint(self.service, mcp), methods=["POST", "DELETE"]),
             *probe_routes(self.service, self._metrics),
+            *web_routes(self.service, self._metrics),
         ]
 
     def middleware(self) -> list[Middleware]:
@@ -206,7 +209,7 @@ def _documents(state: AppState, write: Callable[[], dict[str, Any]]) -> list[Bas
         return Response((_PAGES / "docs.html").read_bytes(), media_type="text/html")
 
     async def favicon(request: Request) -> Response:  # noqa: ARG001 - an endpoint
-        return Response((_PAGES / "favicon.svg").read_bytes(), media_type="image/svg+xml")
+        return page("favicon.svg")
 
     return [
         Route("/openapi.json", answer_errors(document), methods=["GET"], include_in_schema=False),

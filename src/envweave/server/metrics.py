@@ -73,6 +73,32 @@ class Metrics:
             self._registry.register(self)
         return generate_latest(self._registry)
 
+    def summary(self) -> dict[str, Any]:
+        """Return the figures that the web page shows. They name no session and no client."""
+        table, health = self._service.table, self._service.runtime.health
+        return {
+            "unready_reason": self._service.unready_reason,
+            "limit": self._service.options.max_sessions,
+            "waiting": table.waiting,
+            "opened": self._opened,
+            "closed": dict(self._closed),
+            "connections": self.connections,
+            "received_bytes": self.received_bytes,
+            "sent_bytes": self.sent_bytes,
+            "workers": health.workers,
+            "workers_replaced": health.replaced,
+            "stuck": health.stuck,
+            "calls": [
+                {"method": method, "outcome": code, "count": count}
+                for (method, code), count in self._calls.items()
+            ],
+            "durations": {
+                method: {"counts": counts, "seconds": self._seconds[method]}
+                for method, counts in self._lasted.items()
+            },
+            "buckets_s": BUCKETS_S,
+        }
+
     def collect(self) -> Iterator[Any]:
         """Yield the metrics, as prometheus-client calls it."""
         from prometheus_client.core import (

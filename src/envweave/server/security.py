@@ -21,10 +21,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from envweave.server.event_loop import GatheringTransport, ServerEventLoop
 from envweave.server.http.bodies import refusal, unreadable
+from envweave.web.access import has_cookie, sign_in
 from envweave.wire.faults import kind_by_code
 from envweave.wire.messages import WireFault
 
 if TYPE_CHECKING:
+    from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from envweave.server.options import ServerOptions
@@ -97,6 +99,8 @@ class Guard:
             refused = self._check_length(headers)
         if refused is None:
             await self.app(scope, self._counted(receive), send)
+        elif (page := self._sign_in(refused, scope, headers)) is not None:
+            await page(scope, receive, send)
         else:
             await refusal(refused.fault, refused.status, refused.headers)(scope, receive, send)
 
@@ -119,7 +123,17 @@ class Guard:
             return None
         if self._token is None:
             return _check_local(scope) if self._is_private else None
+        if has_cookie(headers, self._token):
+            return None
         return self._check_token(headers.get(b"authorization"))
+
+    def _sign_in(
+        self, refused: Refused, scope: Scope, headers: Mapping[bytes, bytes]
+    ) -> Response | None:
+        """Return the response to a browser that has yet to sign in; `None` for any other."""
+        if self._token is None or refused.status != 401:
+            return None
+        return sign_in(scope, headers, self._token)
 
     def _check_token(self, header: bytes | None) -> Refused | None:
         assert self._token is not None

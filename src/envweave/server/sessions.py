@@ -273,6 +273,23 @@ class SessionTable:
         """Number of sessions with a running episode or a call in progress."""
         return sum(_is_live(session) for session in self._sessions.values())
 
+    def overview(self) -> list[dict[str, Any]]:
+        """Return what the sessions do, the most recently called first, without their ids.
+
+        An id is all that a caller needs to act in a session.
+        """
+        now_s = time.monotonic()
+        return [
+            {
+                "calls": one.last_number,
+                "idle_s": 0.0 if one.is_busy else now_s - one.idle_since_s,
+                "is_busy": one.is_busy,
+                "is_live": _is_live(one),
+                "is_disconnected": one.is_disconnected,
+            }
+            for one in sorted(self._sessions.values(), key=lambda one: -one.idle_since_s)
+        ]
+
     async def call(self, call: Call, connection: object | None = None) -> Reply:
         """Carry out a call on a session exactly once, and return its reply, also to a retry."""
         began_s = time.monotonic()

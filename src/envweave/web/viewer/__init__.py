@@ -1,0 +1,1 @@
+"""What `envweave view` serves: the runs below a folder."""
