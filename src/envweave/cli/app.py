@@ -21,6 +21,7 @@ from envweave.cli.commands.deploy import deploy_command
 from envweave.cli.commands.doctor import doctor_command
 from envweave.cli.commands.info import info_command
 from envweave.cli.commands.list import list_command
+from envweave.cli.commands.new.command import new_command
 from envweave.cli.commands.run import run_command
 from envweave.cli.commands.serve import serve_command
 from envweave.errors import EnvironmentFailure, EnvWeaveError, format_error
@@ -34,6 +35,8 @@ a location (gym://CartPole-v1, pkg://my_module:MyEnv). `envweave list` shows the
 _EPILOG = """[bold]Examples[/bold]
 
 envweave list
+
+envweave new my-env --kind code
 
 envweave info counter-v0
 
@@ -72,6 +75,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., Any]]] = {
         "run": run_command,
     },
     "Build": {
+        "new": new_command,
         "check": check_command,
         "bench": bench_command,
         "build": build_command,
