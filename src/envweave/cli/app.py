@@ -22,6 +22,7 @@ from envweave.cli.commands.doctor import doctor_command
 from envweave.cli.commands.info import info_command
 from envweave.cli.commands.list import list_command
 from envweave.cli.commands.new.command import new_command
+from envweave.cli.commands.play.command import play_command
 from envweave.cli.commands.run import run_command
 from envweave.cli.commands.serve import serve_command
 from envweave.errors import EnvironmentFailure, EnvWeaveError, format_error
@@ -43,6 +44,8 @@ envweave info counter-v0
 envweave check pkg://my_module:MyEnv
 
 envweave run gym://CartPole-v1 --episodes 20 --seed 0
+
+envweave play tictactoe-v0
 
 envweave serve counter-v0 --port 8000
 
@@ -73,6 +76,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., Any]]] = {
         "list": list_command,
         "info": info_command,
         "run": run_command,
+        "play": play_command,
     },
     "Build": {
         "new": new_command,
