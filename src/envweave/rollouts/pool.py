@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -117,12 +117,14 @@ class Pool:
     """Environments of one kind that take turns at whole episodes: `rollout(pool, agent, …)`.
 
     Use it in an `async with` block, or `await close()`; in a program without an event loop, in
-    a `with` block. Several rollouts may share it at the same time, on one event loop.
+    a `with` block, or between `open()` and `close()`. Several rollouts may share it at the same
+    time, on one event loop.
 
     Attributes:
         id: The ID or name that it was made from.
         size: How many environments there are.
         describe_workers: Returns what the backend knows of their workers, for progress bars.
+        max_episode_steps: The limit that the caller or the ID sets; `None` if there is none.
     """
 
     def __init__(
@@ -131,8 +133,10 @@ class Pool:
         transports: Sequence[AsyncTransport],
         connect: Callable[[], AsyncTransport] | None,
         describe_workers: Callable[[], str] | None = None,
+        max_episode_steps: int | None = None,
     ) -> None:
         self.id = env_id
+        self.max_episode_steps = max_episode_steps
         self.size = len(transports)
         self.describe_workers = describe_workers
         self._interface = transports[0].interface
@@ -143,6 +147,7 @@ class Pool:
         self._users: set[PoolUser] = set()
         self._loop: PrivateLoop | None = None
         self._is_closed = False
+        self._has_ended = False  # everything in it has been closed, too
         self._unclosed = CloseGuard(
             self,
             lambda: None,  # its environments have their own guards
@@ -227,11 +232,40 @@ class Pool:
         """Unregister it: it has ended."""
         self._users.discard(user)
 
-    async def close(self) -> None:
+    def open(self) -> Self:
+        """Use the pool without `await` and without a `with` block, until `close()`.
+
+        For a trainer's callbacks, which begin and end in different functions. May be called twice.
+
+        Raises:
+            CallOrderError: There is a running event loop; there, await the rollouts instead.
+            ClosedError: The pool is closed.
+        """
+        self.check_open()
+        self._refuse_running_loop()
+        if self._loop is None:
+            self._loop = PrivateLoop()
+        return self
+
+    def close(self) -> Awaitable[None]:
         """End its running rollouts and close every environment. May be called twice.
 
-        The first failure is raised after all are closed.
+        Await it; after `open()`, and in a `with` block, it is done when it returns. The first
+        failure is raised after all are closed.
         """
+        if self._has_ended:
+            return _Done()
+        if self._loop is None:
+            return self._close()
+        loop = self.loop()
+        try:
+            loop.run(self._close())
+        finally:
+            loop.close()
+            self._loop = None
+        return _Done()
+
+    async def _close(self) -> None:
         self._is_closed = True
         why = ClosedError(f"The pool of {self.id!r} was closed while a rollout ran in it.")
         for user in list(self._users):
@@ -240,6 +274,7 @@ class Pool:
             *(slot.close() for slot in self._slots), return_exceptions=True
         )
         self._unclosed.disarm()
+        self._has_ended = True
         for outcome in closed:
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -257,10 +292,7 @@ class Pool:
         await self.close()
 
     def __enter__(self) -> Self:
-        self.check_open()
-        self._refuse_running_loop()
-        self._loop = PrivateLoop()
-        return self
+        return self.open()
 
     def __exit__(
         self,
@@ -268,12 +300,7 @@ class Pool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        loop = self.loop()
-        try:
-            loop.run(self.close())
-        finally:
-            loop.close()
-            self._loop = None
+        self.close()
 
     def loop(self) -> PrivateLoop:
         """Return the event loop for a caller without one.
@@ -285,7 +312,8 @@ class Pool:
         if self._loop is None:
             raise CallOrderError(
                 f"The pool of {self.id!r} was used without `await` and without a `with` block. "
-                "Write `with ew.pool(…) as pool:` around it."
+                "Write `with ew.pool(…) as pool:` around it, or call its open() before, and its "
+                "close() at the end."
             )
         return self._loop
 
@@ -301,6 +329,15 @@ class Pool:
 
     def __repr__(self) -> str:
         return f"Pool({self.id!r}, size={self.size})"
+
+
+@final
+class _Done:
+    """An awaitable of what is done already."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
 
 
 @explain_collisions
@@ -406,6 +443,7 @@ def pool(
         transports,
         None if getattr(module, "RECONNECTS", False) else connect,
         getattr(module, "describe_workers", None),
+        spec.max_episode_steps,
     )
 
 
