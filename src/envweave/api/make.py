@@ -23,6 +23,7 @@ from envweave.api.options import (
     with_registered_server,
 )
 from envweave.api.packages import prepare_packages
+from envweave.api.tracing import traced, traced_async
 from envweave.errors import DefinitionError, EnvWeaveError, OptionError, format_error
 from envweave.registry import EnvSpec, MakeOptions, RayOptions, Registry, Remote
 from envweave.registry.plugins import load_path
@@ -211,7 +212,7 @@ def make(
     options = MakeOptions(
         flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote, ray=ray
     )
-    return Env(module.connect(spec, given, options), spec.id)
+    return Env(traced(module.connect(spec, given, options), spec.id), spec.id)
 
 
 @explain_collisions
@@ -259,7 +260,7 @@ def make_async(
     options = MakeOptions(
         flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote, ray=ray
     )
-    return AsyncEnv(module.connect_async(spec, given, options), spec.id)
+    return AsyncEnv(traced_async(module.connect_async(spec, given, options), spec.id), spec.id)
 
 
 @explain_collisions

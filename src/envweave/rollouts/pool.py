@@ -26,6 +26,7 @@ from envweave.api.options import (
     with_registered_server,
 )
 from envweave.api.packages import prepare_packages
+from envweave.api.tracing import traced_async
 from envweave.codec import Spec
 from envweave.environment import Interface
 from envweave.errors import (
@@ -440,8 +441,8 @@ def pool(
         transports = connect_pool(spec, given, options, count)
     return Pool(
         spec.id,
-        transports,
-        None if getattr(module, "RECONNECTS", False) else connect,
+        [traced_async(one, spec.id) for one in transports],
+        None if getattr(module, "RECONNECTS", False) else lambda: traced_async(connect(), spec.id),
         getattr(module, "describe_workers", None),
         spec.max_episode_steps,
     )
