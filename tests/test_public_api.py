@@ -32,8 +32,8 @@ PUBLIC_NAMES = {
         ToolResult Transform VectorEnv WarmPool Wrapper __version__ codeact create_codeact_env
         create_fastapi_app create_math_env_transform create_mcp_environment
         create_safe_env_transform errors examples from_gymnasium from_pettingzoo from_verifiers
-        list_envs make make_async make_vector pool register rollout sandbox serve spec testing
-        to_gymnasium to_gymnasium_vector to_pettingzoo to_verifiers
+        list_envs make make_async make_vector metrics pool register rollout sandbox serve spec
+        testing to_gymnasium to_gymnasium_vector to_pettingzoo to_verifiers
     """,
     "envweave.adapters.verifiers": """
         ChatAction ChatObservation ChatTool ChatToolCall TurnMessage from_verifiers to_verifiers
@@ -71,6 +71,9 @@ PUBLIC_NAMES = {
         HarvestObservation LineWorldAction LineWorldEnv LineWorldObservation TicTacToeAction
         TicTacToeEnv TicTacToeObservation
     """,
+    "envweave.metrics": """
+        MetricsSink episode_metrics to_jsonl to_mlflow to_tensorboard to_wandb
+    """,
     "envweave.sandbox": """
         AsyncSandbox AsyncSession ExecutionResult Limits Sandbox Session Tier TierReport
         ToolCall examine
@@ -82,7 +85,7 @@ PUBLIC_NAMES = {
         iter_checks
     """,
     "envweave.tools": """
-        Tool ToolOutcome ToolRegistry ToolSource
+        Tool ToolEpisode ToolOutcome ToolRegistry ToolSource current_episode
     """,
     "envweave.types": """
         AGENT Action AgentEnd AutoResetReady Blame Episode EpisodeEnd EpisodeStep Event LogEvent
