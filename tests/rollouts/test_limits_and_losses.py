@@ -167,4 +167,4 @@ def test_a_pool_that_is_not_open_says_how():
     with pytest.raises(CallOrderError, match=r"or call its open\(\) before"):
         ew.rollout(pool, act, episodes=1).run()
 
-    asyncio.run(pool._close())
+    asyncio.run(pool.close())

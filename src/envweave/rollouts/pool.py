@@ -148,7 +148,7 @@ class Pool:
         self._users: set[PoolUser] = set()
         self._loop: PrivateLoop | None = None
         self._is_closed = False
-        self._has_ended = False  # everything in it has been closed, too
+        self._was_opened = False  # for callers without an event loop
         self._unclosed = CloseGuard(
             self,
             lambda: None,  # its environments have their own guards
@@ -246,6 +246,7 @@ class Pool:
         self._refuse_running_loop()
         if self._loop is None:
             self._loop = PrivateLoop()
+        self._was_opened = True
         return self
 
     def close(self) -> Awaitable[None]:
@@ -254,10 +255,10 @@ class Pool:
         Await it; after `open()`, and in a `with` block, it is done when it returns. The first
         failure is raised after all are closed.
         """
-        if self._has_ended:
-            return _Done()
-        if self._loop is None:
+        if not self._was_opened:
             return self._close()
+        if self._loop is None:
+            return _Done()
         loop = self.loop()
         try:
             loop.run(self._close())
@@ -275,7 +276,6 @@ class Pool:
             *(slot.close() for slot in self._slots), return_exceptions=True
         )
         self._unclosed.disarm()
-        self._has_ended = True
         for outcome in closed:
             if isinstance(outcome, BaseException):
                 raise outcome

@@ -66,8 +66,7 @@ class ProjectName:
     @property
     def prefix(self) -> str:
         """What the names of its classes begin with, such as `"CoinFlip"`."""
-        words = self.name.removesuffix("-env") if self.name != "env" else self.name
-        return "".join(word.capitalize() for word in words.split("-"))
+        return "".join(word.capitalize() for word in self.name.removesuffix("-env").split("-"))
 
     @property
     def env_id(self) -> str:

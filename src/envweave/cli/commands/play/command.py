@@ -58,7 +58,7 @@ def play_command(
 
 
 @dataclass(slots=True)
-class PlayedEpisode:
+class GameEpisode:
     """One episode that was played by hand, to its end or not.
 
     Attributes:
@@ -94,7 +94,7 @@ class _Game:
     ) -> None:
         from envweave.testing import RandomPolicy
 
-        self.episodes: list[PlayedEpisode] = []
+        self.episodes: list[GameEpisode] = []
         self._env = env
         self._screen = screen
         self._reader = reader
@@ -112,7 +112,7 @@ class _Game:
             given: dict[str, Any] = {"seed": seed, "task": task}
             result = self._env.reset(**{k: v for k, v in given.items() if v is not None})
             seed = None
-            self.episodes.append(PlayedEpisode(result))
+            self.episodes.append(GameEpisode(result))
             self._screen.begin(len(self.episodes), result)
             if self._play_episode(result) and not self._play_again():
                 return
