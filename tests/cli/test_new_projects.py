@@ -43,6 +43,7 @@ def test_a_new_project_passes_its_own_tests(kind: str, bin_folder: Path, tmp_pat
     run(bin_folder / "ruff", "check", cwd=project)
     report = run(bin_folder / "python", "-m", "pytest", "-q", cwd=project)
     run(bin_folder / "envweave", "check", f"{name}-v0", cwd=tmp_path)
+    run(bin_folder / "python", "-c", f"from fresh_{kind.replace('-', '_')}.app import app")
     played = run(
         bin_folder / "envweave", "run", f"{name}-v0", "--episodes", "2", "--json", cwd=tmp_path
     )
