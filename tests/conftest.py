@@ -62,3 +62,11 @@ def pytest_collection_finish() -> None:
     """Keep the garbage collector from traversing everything that was imported: it stays anyway."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _forget_logged_losses() -> None:
+    """Have the first failure of every test logged, also if an earlier test had an equal one."""
+    from envweave.session.loss_log import LOSSES_LOGGED
+
+    LOSSES_LOGGED.clear()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import envweave as ew
-from envweave import codeact, sandbox, testing
+from envweave import codeact, metrics, sandbox, testing
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "docs/reference").glob("*.md"))
@@ -26,11 +26,13 @@ PUBLIC = [
     *(f"testing.{name}" for name in testing.__all__),
     *(f"sandbox.{name}" for name in sandbox.__all__),
     *(f"codeact.{name}" for name in codeact.__all__),
+    *(f"metrics.{name}" for name in metrics.__all__),
 ]
 NO_ENTRY = {
     "__version__",
     "codeact",  # its names have entries
     "examples",  # to read, not to build on
+    "metrics",  # its names have entries
     "sandbox",  # its names have entries
     "testing",  # its names have entries
     "EnvWeaveError",  # on the page of `errors`, with all of them

@@ -34,7 +34,7 @@ PUBLIC_NAMES = {
         __version__ codeact create_codeact_env create_fastapi_app create_math_env_transform
         create_mcp_environment
         create_safe_env_transform errors examples from_gymnasium from_pettingzoo from_verifiers
-        list_envs load make make_async make_vector pool register replay rescore
+        list_envs load make make_async make_vector metrics pool register replay rescore
         rollout sandbox serve spec testing to_gymnasium to_gymnasium_vector to_pettingzoo
         to_verifiers
     """,
@@ -74,6 +74,9 @@ PUBLIC_NAMES = {
         HarvestObservation LineWorldAction LineWorldEnv LineWorldObservation TicTacToeAction
         TicTacToeEnv TicTacToeObservation
     """,
+    "envweave.metrics": """
+        MetricsSink episode_metrics to_jsonl to_mlflow to_tensorboard to_wandb
+    """,
     "envweave.sandbox": """
         AsyncSandbox AsyncSession ExecutionResult Limits Sandbox Session Tier TierReport
         ToolCall examine
@@ -85,7 +88,7 @@ PUBLIC_NAMES = {
         iter_checks
     """,
     "envweave.tools": """
-        Tool ToolOutcome ToolRegistry ToolSource
+        Tool ToolEpisode ToolOutcome ToolRegistry ToolSource current_episode
     """,
     "envweave.types": """
         AGENT Action AgentEnd AutoResetReady Blame Episode EpisodeEnd EpisodeParent

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from envweave import codeact as codeact
     from envweave import errors as errors
     from envweave import examples as examples
+    from envweave import metrics as metrics
     from envweave import sandbox as sandbox
     from envweave import testing as testing
     from envweave.adapters.gymnasium import from_gymnasium as from_gymnasium
@@ -167,7 +168,7 @@ _HOMES = {
     "wrappers": ["ChatWrapper", "EpisodeStatistics", "TimeLimit", "TokenizerWrapper", "Wrapper"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_SUBPACKAGES = ["codeact", "errors", "examples", "sandbox", "testing"]
+_SUBPACKAGES = ["codeact", "errors", "examples", "metrics", "sandbox", "testing"]
 
 __all__ = sorted(["__version__", *_HOME_OF, *_SUBPACKAGES])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import difflib
 import inspect
 import time
 from abc import abstractmethod
@@ -38,13 +39,42 @@ from envweave.types import (
     ToolResult,
 )
 
+HOOKS = ("before_step", "after_reset", "after_step", "after_answer")
+"""The methods that a wrapper may override to change what goes in and comes out."""
+
+
+def _is_like_a_hook(name: str) -> bool:
+    return name.startswith(("before_", "after_")) or bool(
+        difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.8)
+    )
+
 
 class Wrapper(Environment):
     """Wraps another environment, sync or async, for one agent or many.
 
-    Override `before_step`, `after_reset`, `after_step` or `after_answer`. They are plain
-    functions, also if the environment inside is async.
+    Override its hooks. They are plain functions, also if the environment inside is async:
+
+    - `before_step(action)` returns the action to pass on;
+    - `after_reset(result)` returns the start to show;
+    - `after_step(result)` returns the outcome to show;
+    - `after_answer(result)` returns the outcome to show after the answer to a tool call.
+
+    There is no other hook. To change what a reset is given, override `reset` itself.
+
+    Raises:
+        DefinitionError: When a subclass is defined that has a method named like a hook
+            (`before_reset`), which nothing would call.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, value in vars(cls).items():
+            if callable(value) and not hasattr(Wrapper, name) and _is_like_a_hook(name):
+                raise DefinitionError(
+                    f"{cls.__name__}.{name} is no hook of Wrapper, so nothing would call it."
+                    f"{suggest(name, HOOKS)} The hooks are {', '.join(HOOKS)}. If it is a method "
+                    f"of your own, call it _{name}."
+                )
 
     def __init__(self, environment: Environment) -> None:
         given: Any = environment

@@ -219,3 +219,36 @@ def test_a_wrapper_may_set_another_action_spec() -> None:
     env.reset()
 
     assert env.step(2).observation.value == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("before_reset", "before_step"),
+        ("after_close", "after_step"),
+        ("afterstep", "after_step"),
+        ("before_steps", "before_step"),
+    ],
+)
+def test_a_misspelt_hook_of_a_wrapper_is_refused_when_it_is_defined(
+    name: str, nearest: str
+) -> None:
+    with pytest.raises(ew.errors.DefinitionError) as refused:
+        type("Shy", (ew.Wrapper,), {name: lambda self, action: action})
+
+    message = str(refused.value)
+    assert message.startswith(f"Shy.{name} is no hook of Wrapper, so nothing would call it.")
+    assert f"Did you mean '{nearest}'?" in message
+    assert "before_step, after_reset, after_step, after_answer" in message
+
+
+def test_other_methods_of_a_wrapper_are_its_own() -> None:
+    class Counting(ew.Wrapper):
+        after_all = 3
+
+        def _before_lunch(self) -> None: ...
+
+        def count(self) -> int:
+            return 1
+
+    assert Counting(CounterEnv()).count() == 1

@@ -24,6 +24,7 @@ from envweave.api.options import (
 )
 from envweave.api.packages import prepare_packages
 from envweave.api.recording import RecordOption
+from envweave.api.tracing import traced, traced_async
 from envweave.errors import DefinitionError, EnvWeaveError, OptionError, format_error
 from envweave.registry import EnvSpec, MakeOptions, RayOptions, Registry, Remote
 from envweave.registry.plugins import load_path
@@ -217,7 +218,7 @@ def make(
         flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote, ray=ray
     )
     transport = recorded.wrap(module.connect(spec, given, options), spec, given, chosen)
-    return Env(transport, spec.id)
+    return Env(traced(transport, spec.id), spec.id)
 
 
 @explain_collisions
@@ -268,7 +269,8 @@ def make_async(
         flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote, ray=ray
     )
     transport = module.connect_async(spec, given, options)
-    return AsyncEnv(recorded.wrap_async(transport, spec, given, chosen), spec.id)
+    transport = recorded.wrap_async(transport, spec, given, chosen)
+    return AsyncEnv(traced_async(transport, spec.id), spec.id)
 
 
 @explain_collisions

@@ -22,6 +22,8 @@ from envweave.cli.commands.doctor import doctor_command
 from envweave.cli.commands.info import info_command
 from envweave.cli.commands.list import list_command
 from envweave.cli.commands.recordings import export_command, replay_command, rescore_command
+from envweave.cli.commands.new.command import new_command
+from envweave.cli.commands.play.command import play_command
 from envweave.cli.commands.run import run_command
 from envweave.cli.commands.serve import serve_command
 from envweave.cli.commands.view import view_command
@@ -37,6 +39,8 @@ _EPILOG = """[bold]Examples[/bold]
 
 envweave list
 
+envweave new my-env --kind code
+
 envweave info counter-v0
 
 envweave check pkg://my_module:MyEnv
@@ -46,6 +50,7 @@ envweave run gym://CartPole-v1 --episodes 20 --seed 0
 envweave run counter-v0 --record runs/x
 
 envweave replay runs/x --against process
+envweave play tictactoe-v0
 
 envweave serve counter-v0 --port 8000
 
@@ -76,6 +81,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., Any]]] = {
         "list": list_command,
         "info": info_command,
         "run": run_command,
+        "play": play_command,
         "view": view_command,
     },
     "Recordings": {
@@ -84,6 +90,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., Any]]] = {
         "export": export_command,
     },
     "Build": {
+        "new": new_command,
         "check": check_command,
         "bench": bench_command,
         "build": build_command,

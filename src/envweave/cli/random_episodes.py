@@ -79,7 +79,7 @@ def play(env: ew.Env, *, episodes: int, seed: int | None) -> Iterator[FinishedEp
         task_id, total = result.task_id, None
         while not result.done:
             _, result = take_step(env, partial(draw, env.id, choose), result)
-            total = _add(total, result.reward)
+            total = add_reward(total, result.reward)
         assert result.end is not None
         yield FinishedEpisode(
             number=number,
@@ -110,7 +110,7 @@ def draw(
         raise SpecError(f"The random policy cannot act in {env_id!r}: {reason}") from error
 
 
-def _add(total: Return, reward: Any) -> Return:
+def add_reward(total: Return, reward: Any) -> Return:
     """Add a reward; `None` means not scored yet and adds nothing."""
     if isinstance(reward, dict):
         sums = dict(total) if isinstance(total, dict) else {}

@@ -27,6 +27,7 @@ from envweave.errors import (
     WireError,
 )
 from envweave.session.episodes import EpisodeTracker, Position, with_autoreset
+from envweave.session.loss_log import LOSSES_LOGGED
 from envweave.session.session import Phase, refusal
 from envweave.types import AGENT, EpisodeEnd, ResetResult, State, StepResult, ToolResult
 from envweave.wire.faults import error_of
@@ -192,7 +193,7 @@ class RemoteSession:
     def _lost_step(self, loss: Exception) -> CallSequence[StepResult[Any]]:
         if not self._tracker.is_live:
             raise refusal(Phase.ENDED, self.name, str(loss).rstrip("."), autoreset=False) from None
-        logger.warning("an episode of %s ended: %s", self.name, loss)
+        LOSSES_LOGGED.warn(logger, self.name, loss)
         result = self._tracker.lost(EpisodeEnd("lost", "infrastructure", str(loss)))
         if not self._autoreset:
             return result

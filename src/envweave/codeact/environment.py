@@ -19,7 +19,7 @@ from envweave.environment import Environment
 from envweave.errors import OptionError, SessionEndedError, SessionLostError
 from envweave.sandbox.execution import ExecutionResult
 from envweave.sandbox.host.packages import defining_modules
-from envweave.tools import ToolRegistry
+from envweave.tools import ToolEpisode, ToolRegistry
 from envweave.types import EpisodeEnd, Observation, Task, Tasks
 
 GradeWhen = Literal["final", "every_step"]
@@ -88,6 +88,7 @@ class CodeActEnvironment(Environment):
         self._grade_when = grade
         self._fatal_reward = _check_reward("fatal_reward", fatal_reward)
         self._task: Task | None = None
+        self._tool_state: dict[str, Any] = {}
         self._names: list[str] = []
         self._programs: list[str] = []
         self._answers: list[Any] = []
@@ -108,14 +109,15 @@ class CodeActEnvironment(Environment):
         """
         if task is not None and self._grader is not None:
             self._grader.check_task(task)
-        functions = await self.tools.open(holder=self)
+        episode = ToolEpisode(task, seed)
+        functions = await self.tools.open(holder=self, episode=episode)
         self._refuse_taken_names(functions)
         answers: list[Any] = []
         if self._grader is not None and self._grade_when == "final":
             functions = {**functions, FINAL_ANSWER: _submit_to(answers)}
         async with self._turn:
             await self.executor.begin(seed=_limit_seed(seed), tools=functions, files=self._files)
-        self._task = task
+        self._task, self._tool_state = task, episode.state
         self._names = self.executor.names
         self._programs, self._answers, self._steps = [], answers, 0
         self._last = ExecutionResult(success=True)
@@ -188,6 +190,7 @@ class CodeActEnvironment(Environment):
             answer=self._answers[0] if self._answers else result.return_value,
             answered=bool(self._answers) or result.return_value is not None,
             task=self._task,
+            tool_state=self._tool_state,
         )
         try:
             given: Any = self._grader.grade(attempt)

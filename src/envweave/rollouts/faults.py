@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
@@ -9,7 +10,12 @@ from typing import Literal, TypeAlias, final
 from envweave.errors import RolloutFailedError
 from envweave.types import Blame, Episode, Reason
 
+logger = logging.getLogger(__name__)
+
 OnFault: TypeAlias = Literal["replace", "keep", "raise"]
+
+MOST = 0.5
+"""Below this share of usable episodes a rollout warns."""
 
 HOPELESS = 10
 """How many episodes must be given up, at least, before the rollout is."""
@@ -62,11 +68,14 @@ class FaultStats:
         attempts: int,
         max_faults: int | None,
         concurrency: int,
+        min_usable: float | None = None,
     ) -> None:
         self._env_id = env_id
         self._on_fault = on_fault
         self._attempts = attempts
         self._max_faults = max_faults
+        self._min_usable = min_usable
+        self._kept = 0
         self._max_given_up = max(HOPELESS, concurrency)
         self._given_up = 0
         self.counts: Counter[str] = Counter()
@@ -81,6 +90,7 @@ class FaultStats:
         """
         if episode.usable:
             self.usable += 1
+            self._kept += 1
             return False
         within = self._max_faults is None or self.counts.total() < self._max_faults
         replaced = self._on_fault == "replace" and within and episode.attempts < self._attempts
@@ -92,10 +102,34 @@ class FaultStats:
                 "on_fault='replace' to have such episodes played again."
             )
         if not replaced:
+            self._kept += 1
             self._given_up += 1
             if self._given_up >= self._max_given_up:
                 self.check()
         return replaced
+
+    def conclude(self) -> None:
+        """Check the rollout at its end, and warn if most of its episodes cannot be used.
+
+        Raises:
+            RolloutFailedError: None is usable, or fewer than `min_usable`.
+        """
+        self.check()
+        share = self.usable / self._kept if self._kept else 1.0
+        if share >= (MOST if self._min_usable is None else self._min_usable):
+            return
+        counts = ", ".join(f"{number} {reason}" for reason, number in self.counts.most_common())
+        message = (
+            f"Only {self.usable} of {self._kept} episodes of {self._env_id!r} can be used "
+            f"({counts}). Those that are left are biased: short episodes are lost less often than "
+            f"long ones. The last fault: {_describe(self.recent[-1])}."
+        )
+        if self._min_usable is not None:
+            raise RolloutFailedError(f"{message} min_usable={self._min_usable:g} asks for more.")
+        logger.warning(
+            "%s Pass min_usable= to have such a rollout fail, or min_usable=0 to accept it.",
+            message,
+        )
 
     def check(self) -> None:
         """Fail the rollout if not one of its episodes has worked.

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -27,6 +27,7 @@ from envweave.api.options import (
 )
 from envweave.api.packages import prepare_packages
 from envweave.api.recording import RecordOption
+from envweave.api.tracing import traced_async
 from envweave.codec import Spec
 from envweave.environment import Interface
 from envweave.errors import (
@@ -119,7 +120,8 @@ class Pool:
     """Environments of one kind that take turns at whole episodes: `rollout(pool, agent, …)`.
 
     Use it in an `async with` block, or `await close()`; in a program without an event loop, in
-    a `with` block. Several rollouts may share it at the same time, on one event loop.
+    a `with` block, or between `open()` and `close()`. Several rollouts may share it at the same
+    time, on one event loop.
 
     Attributes:
         id: The ID or name that it was made from.
@@ -127,6 +129,7 @@ class Pool:
         describe_workers: Returns what the backend knows of their workers, for progress bars.
         writer: Records every rollout's episodes, if the pool was made with `record=`.
         open_writer: Opens the recording of a rollout, from its option `record`.
+        max_episode_steps: The limit that the caller or the ID sets; `None` if there is none.
     """
 
     def __init__(
@@ -137,10 +140,12 @@ class Pool:
         describe_workers: Callable[[], str] | None = None,
         writer: RunWriter | None = None,
         open_writer: Callable[[Any], RunWriter | None] = lambda _: None,
+        max_episode_steps: int | None = None,
     ) -> None:
         self.id = env_id
         self.writer = writer
         self.open_writer = open_writer
+        self.max_episode_steps = max_episode_steps
         self.size = len(transports)
         self.describe_workers = describe_workers
         self._interface = transports[0].interface
@@ -151,6 +156,7 @@ class Pool:
         self._users: set[PoolUser] = set()
         self._loop: PrivateLoop | None = None
         self._is_closed = False
+        self._was_opened = False  # for callers without an event loop
         self._unclosed = CloseGuard(
             self,
             lambda: None,  # its environments have their own guards
@@ -235,11 +241,41 @@ class Pool:
         """Unregister it: it has ended."""
         self._users.discard(user)
 
-    async def close(self) -> None:
+    def open(self) -> Self:
+        """Use the pool without `await` and without a `with` block, until `close()`.
+
+        For a trainer's callbacks, which begin and end in different functions. May be called twice.
+
+        Raises:
+            CallOrderError: There is a running event loop; there, await the rollouts instead.
+            ClosedError: The pool is closed.
+        """
+        self.check_open()
+        self._refuse_running_loop()
+        if self._loop is None:
+            self._loop = PrivateLoop()
+        self._was_opened = True
+        return self
+
+    def close(self) -> Awaitable[None]:
         """End its running rollouts and close every environment. May be called twice.
 
-        The first failure is raised after all are closed.
+        Await it; after `open()`, and in a `with` block, it is done when it returns. The first
+        failure is raised after all are closed.
         """
+        if not self._was_opened:
+            return self._close()
+        if self._loop is None:
+            return _Done()
+        loop = self.loop()
+        try:
+            loop.run(self._close())
+        finally:
+            loop.close()
+            self._loop = None
+        return _Done()
+
+    async def _close(self) -> None:
         self._is_closed = True
         why = ClosedError(f"The pool of {self.id!r} was closed while a rollout ran in it.")
         for user in list(self._users):
@@ -267,10 +303,7 @@ class Pool:
         await self.close()
 
     def __enter__(self) -> Self:
-        self.check_open()
-        self._refuse_running_loop()
-        self._loop = PrivateLoop()
-        return self
+        return self.open()
 
     def __exit__(
         self,
@@ -278,12 +311,7 @@ class Pool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        loop = self.loop()
-        try:
-            loop.run(self.close())
-        finally:
-            loop.close()
-            self._loop = None
+        self.close()
 
     def loop(self) -> PrivateLoop:
         """Return the event loop for a caller without one.
@@ -295,7 +323,8 @@ class Pool:
         if self._loop is None:
             raise CallOrderError(
                 f"The pool of {self.id!r} was used without `await` and without a `with` block. "
-                "Write `with ew.pool(…) as pool:` around it."
+                "Write `with ew.pool(…) as pool:` around it, or call its open() before, and its "
+                "close() at the end."
             )
         return self._loop
 
@@ -311,6 +340,15 @@ class Pool:
 
     def __repr__(self) -> str:
         return f"Pool({self.id!r}, size={self.size})"
+
+
+@final
+class _Done:
+    """An awaitable of what is done already."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
 
 
 @explain_collisions
@@ -422,13 +460,14 @@ def pool(
         raise
     return Pool(
         spec.id,
-        transports,
-        None if getattr(module, "RECONNECTS", False) else connect,
+        [traced_async(one, spec.id) for one in transports],
+        None if getattr(module, "RECONNECTS", False) else lambda: traced_async(connect(), spec.id),
         getattr(module, "describe_workers", None),
         writer,
         lambda given_record: RecordOption(given_record, transform).open(
             transports[0], spec, given, chosen
         ),
+        spec.max_episode_steps,
     )
 
 

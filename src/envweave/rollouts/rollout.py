@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import logging
 import secrets
 import sys
 import time
@@ -20,7 +21,7 @@ from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final, get_args
+from typing import Any, Literal, final, get_args
 
 from envweave.api.options import flag, whole_number
 from envweave.errors import CallOrderError, OptionError, RolloutFailedError, suggest
@@ -33,6 +34,11 @@ from envweave.rollouts.recorded_slot import play_recorded
 from envweave.rollouts.schedule import EpisodeJob, RolloutSchedule, make_schedule
 from envweave.types import Episode, Task
 
+logger = logging.getLogger(__name__)
+
+DEFAULT_MAX_STEPS = 1_000
+"""How many steps an episode of a rollout may have where nobody set a limit."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutOptions:
@@ -41,19 +47,23 @@ class RolloutOptions:
     Attributes:
         concurrency: How many at the same time.
         max_steps: Truncate each after this many steps.
+        is_default_limit: Whether `max_steps` is the default rather than the caller's.
         on_fault: What to do about one that fails.
         attempts: How often an episode is played before it is given up.
         max_faults: How many faults are retried in all.
         progress: Whether to show progress; `None` to show it on a terminal only.
         record: The directory to record them into.
+        min_usable: The share of episodes that must be usable; `None` to only warn.
     """
 
     concurrency: int
     max_steps: int | None
+    is_default_limit: bool
     on_fault: OnFault
     attempts: int
     max_faults: int | None
     progress: bool | None
+    min_usable: float | None
     record: Path | None = None
 
 
@@ -92,8 +102,14 @@ class Rollout:
         self._jobs = schedule.jobs(pool.tasks)
         self._retries: deque[_Retry] = deque()
         self._fault_stats = FaultStats(
-            pool.id, options.on_fault, options.attempts, options.max_faults, options.concurrency
+            pool.id,
+            options.on_fault,
+            options.attempts,
+            options.max_faults,
+            options.concurrency,
+            options.min_usable,
         )
+        self._num_delivered = self._num_cut = 0
         self._name = secrets.token_hex(6)
         self._finished: deque[Episode] = deque()
         self._changed = asyncio.Event()
@@ -237,9 +253,21 @@ class Rollout:
             self._keep_first_error(workers)
         if self._error is None:
             try:
-                self._fault_stats.check()
+                self._fault_stats.conclude()
+                self._warn_of_default_limit()
             except RolloutFailedError as error:
                 self._error = error
+
+    def _warn_of_default_limit(self) -> None:
+        if self._num_cut:
+            logger.warning(
+                "%d of %d episodes of %r were truncated after %d steps, the default limit of a "
+                "rollout. Pass max_steps=N for another limit, or max_steps=None for none.",
+                self._num_cut,
+                self._num_delivered,
+                self._pool.id,
+                DEFAULT_MAX_STEPS,
+            )
 
     def _keep_first_error(self, workers: list[asyncio.Task[None]]) -> None:
         """Keep the first error that a worker raised, if there is one."""
@@ -262,10 +290,19 @@ class Rollout:
                 self._room.release()
             else:
                 self._finished.append(episode)
+                self._num_delivered += 1
+                self._num_cut += self._is_cut_by_default(episode)
                 self._changed.set()
                 figures.add(episode)
             figures.faults = self._fault_stats.counts.total()
             show(figures.finished, figures)
+
+    def _is_cut_by_default(self, episode: Episode) -> bool:
+        return (
+            self._options.is_default_limit
+            and episode.end.reason == "truncated"
+            and episode.length >= DEFAULT_MAX_STEPS
+        )
 
     def _next(self, slot: PoolSlot) -> _Retry | None:
         """Return what to play in this slot; retries of other slots' episodes come first."""
@@ -316,10 +353,11 @@ def rollout(
     seed: int | None = None,
     share_seed: bool = False,
     max_concurrency: int | None = None,
-    max_steps: int | None = None,
+    max_steps: int | Literal["auto"] | None = "auto",
     on_fault: OnFault = "replace",
     attempts: int = 3,
     max_faults: int | None = None,
+    min_usable: float | None = None,
     progress: bool | None = None,
     record: str | os.PathLike[str] | None = None,
 ) -> Rollout:
@@ -348,13 +386,19 @@ def rollout(
         seed: The seed that those of all episodes are derived from; random by default.
         share_seed: Whether episodes that share a task share a seed too.
         max_concurrency: How many episodes run at the same time, if less than the pool's size.
-        max_steps: Truncate every episode after this many steps.
+        max_steps: Truncate every episode after this many steps; `None` for no limit. By default
+            1,000, so that an agent that loops cannot hold a rollout forever; no limit is set
+            where the pool or the environment's ID has one (`max_episode_steps`). A warning tells
+            when the default cut an episode.
         on_fault: What to do about an episode that fails through no fault of the agent:
             `"replace"` plays the same task and seed again, in another environment if one is
             free, and after `attempts` attempts returns it as not usable; `"keep"` returns it
             as not usable; `"raise"` ends the rollout.
         attempts: How often an episode is played before it is given up.
         max_faults: How many faults are retried in all; no limit by default.
+        min_usable: The share of episodes that must be usable, from 0 to 1. If fewer are, the
+            rollout fails; by default it only warns when less than half are. Those that are left
+            are biased: long episodes are lost more often than short ones.
         progress: Whether to show progress. By default a terminal gets a bar if rich is installed.
         record: The directory to record these episodes into, if not that of the pool; see `load`.
 
@@ -363,7 +407,8 @@ def rollout(
         SeedError: The environment takes no seed.
         TaskError: The environment takes no task.
         ClosedError: The pool is closed.
-        RolloutFailedError: Not one episode could be used, or `on_fault="raise"` and one failed.
+        RolloutFailedError: Not one episode could be used, or less than `min_usable` of them, or
+            `on_fault="raise"` and one failed.
             Raised where the rollout is awaited.
     """
     if not isinstance(pool, Pool):
@@ -382,14 +427,19 @@ def rollout(
     concurrency = pool.size
     if max_concurrency is not None:
         concurrency = min(concurrency, whole_number("max_concurrency", max_concurrency))
+    is_default = max_steps == "auto" and pool.max_episode_steps is None
+    if max_steps == "auto":
+        max_steps = DEFAULT_MAX_STEPS if is_default else None
     options = RolloutOptions(
         concurrency=concurrency,
         max_steps=_count("max_steps", max_steps),
+        is_default_limit=is_default,
         on_fault=on_fault,
         attempts=whole_number("attempts", attempts),
         max_faults=_faults(max_faults),
         progress=progress,
         record=None if record is None else read_directory(record),
+        min_usable=_share("min_usable", min_usable),
     )
     schedule = make_schedule(
         pool.interface,
@@ -404,6 +454,14 @@ def rollout(
 
 def _faults(value: Any) -> int | None:
     return 0 if value == 0 and not isinstance(value, bool) else _count("max_faults", value)
+
+
+def _share(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise OptionError(f"{name} must be a share from 0 to 1, such as 0.9, got {value!r}.")
+    return float(value)
 
 
 def _count(name: str, value: Any) -> int | None:

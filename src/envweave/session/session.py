@@ -42,6 +42,7 @@ from envweave.session import results
 from envweave.session.agents import AgentStates
 from envweave.session.episodes import EnvSlot, EpisodePlan, Position
 from envweave.session.events import EventQueue
+from envweave.session.loss_log import LOSSES_LOGGED
 from envweave.session.results import (
     Parts,
     Start,
@@ -441,7 +442,8 @@ class Session:
         self, error: BaseException, reason: Reason = "error", blame: Blame = "environment"
     ) -> StepResult[Any]:
         """End the episode by a failure: no reward, the last good observation, and a blame."""
-        logger.warning("an episode of %s ended: %s (%s)", self._name, reason, blame, exc_info=error)
+        cause = f"{reason} ({blame}): {format_error(error)}"
+        LOSSES_LOGGED.warn(logger, self._name, cause, error)
         self.step_index += self._queue.answering is None
         end = EpisodeEnd(reason, blame, format_error(error))
         last, events = snapshot(self.last), self._queue.logs()

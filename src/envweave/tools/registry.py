@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from typing import Any, NamedTuple, TypeVar, final, overload
 
 from envweave.errors import EnvWeaveError, OptionError, suggest
+from envweave.tools.episode import ToolEpisode
 from envweave.tools.tool import Tool, ToolOutcome, call_tool, check_limit, failed
 
 
@@ -234,6 +235,7 @@ class ToolRegistry:
         self._own: dict[str, Tool] = {}
         self._sources = ToolCollection()
         self._counter = CallCounter(max_calls)
+        self._episode = ToolEpisode()
         for name, one in _list_tools(tools):
             self._add(_tool(name, one, None, None), replace=False)
 
@@ -383,7 +385,9 @@ class ToolRegistry:
         own = list(self._own.values())
         return _unpickle, (own, self._sources.sources, self._allow, self._max_calls)
 
-    async def open(self, *, holder: object = None) -> dict[str, Callable[..., Any]]:
+    async def open(
+        self, *, holder: object = None, episode: ToolEpisode | None = None
+    ) -> dict[str, Callable[..., Any]]:
         """Start the sources, and return the functions of a new episode, by name.
 
         Each function checks its arguments and counts its calls, from zero. An `async` tool is an
@@ -392,6 +396,7 @@ class ToolRegistry:
         Args:
             holder: An object that needs the sources until it calls `close` with itself. Without
                 one, they run until the registry is closed.
+            episode: What `current_episode` returns in the tools; by default one without a task.
 
         Raises:
             OptionError: `allow` has an unknown name, or two tools have the same name.
@@ -408,7 +413,8 @@ class ToolRegistry:
                 )
         self._counter = CallCounter(self._max_calls)
         counter = CallCounter(self._max_calls)
-        return {name: tool.made_for(counter.admit) for name, tool in tools.items()}
+        self._episode = episode = ToolEpisode() if episode is None else episode
+        return {name: tool.made_for(counter.admit, episode) for name, tool in tools.items()}
 
     async def close(self, *, holder: object = None) -> None:
         """Close the sources. Harmless twice; `open` starts them again.
@@ -441,7 +447,7 @@ class ToolRegistry:
                 f"NameError: There is no tool {repr(name)[:_LONGEST_NAME]}.{near}{known}",
                 is_error=True,
             )
-        return await call_tool(tool, arguments, self._counter.admit)
+        return await call_tool(tool, arguments, self._counter.admit, self._episode)
 
     def _add(self, tool: Tool, *, replace: bool) -> None:
         found = self._sources.tools.get(tool.name)

@@ -13,6 +13,7 @@ from typing import Any, final
 
 from envweave.errors import OptionError
 from envweave.tools.arguments import Arguments, is_usable
+from envweave.tools.episode import ToolEpisode, in_episode
 from envweave.tools.functions import arguments_of, is_async, own_docstring, read_docstring
 from envweave.tools.json_schema import arguments_from_schema, object_schema
 from envweave.tools.signatures import docstring_of, shown_signature, types_part
@@ -175,30 +176,34 @@ class Tool:
             },
         }
 
-    def made_for(self, admit: Callable[[Tool], None]) -> Callable[..., Any]:
+    def made_for(
+        self, admit: Callable[[Tool], None], episode: ToolEpisode | None = None
+    ) -> Callable[..., Any]:
         """Return the function that the code of one episode calls.
 
-        It checks its arguments, calls `admit`, which may raise, and runs. It has this tool's name,
-        signature and docstring, and is `async` if the tool is. A tool that calls `sys.exit` has
-        failed: code must not be able to end the host's process through it.
+        It checks its arguments, calls `admit`, which may raise, and runs in the episode. It has
+        this tool's name, signature and docstring, and is `async` if the tool is. A tool that calls
+        `sys.exit` has failed: code must not be able to end the host's process through it.
         """
         read, function = self.arguments.read, self.function
 
         async def await_it(*args: Any, **kwargs: Any) -> Any:
             taken, named = read(args, kwargs)
             admit(self)
-            try:
-                return as_data(await function(*taken, **named))
-            except SystemExit as error:
-                raise _exit_error(self.name, error) from None
+            with in_episode(episode):
+                try:
+                    return as_data(await function(*taken, **named))
+                except SystemExit as error:
+                    raise _exit_error(self.name, error) from None
 
         def call_it(*args: Any, **kwargs: Any) -> Any:
             taken, named = read(args, kwargs)
             admit(self)
-            try:
-                return as_data(function(*taken, **named))
-            except SystemExit as error:
-                raise _exit_error(self.name, error) from None
+            with in_episode(episode):
+                try:
+                    return as_data(function(*taken, **named))
+                except SystemExit as error:
+                    raise _exit_error(self.name, error) from None
 
         call: Any = await_it if self.is_async else call_it
         call.__name__ = call.__qualname__ = self.name
@@ -340,7 +345,12 @@ def failed(error: BaseException) -> ToolOutcome:
     return ToolOutcome(f"{name}: {text}"[:_TEXT_LIMIT] if text else name, is_error=True)
 
 
-async def call_tool(tool: Tool, arguments: Any, admit: Callable[[Tool], None]) -> ToolOutcome:
+async def call_tool(
+    tool: Tool,
+    arguments: Any,
+    admit: Callable[[Tool], None],
+    episode: ToolEpisode | None = None,
+) -> ToolOutcome:
     """Run a tool with JSON arguments: on this loop if it is `async`, else in a thread.
 
     Raises nothing, except a cancellation of the caller.
@@ -350,9 +360,10 @@ async def call_tool(tool: Tool, arguments: Any, admit: Callable[[Tool], None]) -
             raise TypeError(f"{tool.name}() takes its arguments as an object, by name.")
         args, kwargs = tool.arguments.read_named(arguments)
         admit(tool)
-        if tool.is_async:
-            return ToolOutcome(as_data(await tool.function(*args, **kwargs)))
-        return await asyncio.to_thread(_run, tool, args, kwargs)
+        with in_episode(episode):
+            if tool.is_async:
+                return ToolOutcome(as_data(await tool.function(*args, **kwargs)))
+            return await asyncio.to_thread(_run, tool, args, kwargs)
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():

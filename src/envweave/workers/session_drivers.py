@@ -20,6 +20,7 @@ from envweave.errors import (
 )
 from envweave.lifetime import AtExit, CloseGuard
 from envweave.session.episodes import EpisodeTracker, advance_seed, with_autoreset
+from envweave.session.loss_log import LOSSES_LOGGED
 from envweave.session.session import Phase, refusal
 from envweave.types import AGENT, ResetResult, State, StepResult
 from envweave.workers.channel import decode_message, encode_message
@@ -77,7 +78,7 @@ class _WorkerEpisode:
         if not self._tracker.is_live or loss is INTERRUPTED:
             self._tracker.is_live = False
             raise refusal(Phase.ENDED, name, str(loss), autoreset=False) from None
-        logger.warning("an episode of %s ended: %s", name, loss)
+        LOSSES_LOGGED.warn(logger, name, loss)
         return self._tracker.lost(loss.end_of(self._index))
 
     def _lost_in_state(self, loss: WorkerLostError) -> EnvWeaveError:

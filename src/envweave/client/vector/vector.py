@@ -33,6 +33,7 @@ from envweave.errors import (
     format_error,
 )
 from envweave.session.episodes import EpisodeTracker, with_autoreset
+from envweave.session.loss_log import LOSSES_LOGGED
 from envweave.session.results import refused_row
 from envweave.types import (
     EpisodeEnd,
@@ -513,7 +514,7 @@ class RemoteTransport:
 
     def _ended(self, row: int, end: EpisodeEnd, error: Exception) -> StepResult[Any]:
         """Return the last result of an episode that its session did not end itself."""
-        logger.warning("an episode of %s ended: %s", self.interface.name, end.cause)
+        LOSSES_LOGGED.warn(logger, self.interface.name, end.cause)
         self._sessions.lose(row, error)
         if self._trackers is not None:
             return self._trackers[row].lost(end)

@@ -34,6 +34,8 @@ class Attempt:
         answered: Whether there is an answer. A last expression that is `None`, or that is not
             plain data, is not an answer.
         task: The task of the episode, if it has one.
+        tool_state: What the tools of the episode have stored; see `current_episode`. Of all this,
+            it alone is written on the host, by your tools.
     """
 
     code: str
@@ -42,6 +44,7 @@ class Attempt:
     answer: Any = None
     answered: bool = True
     task: Task | None = None
+    tool_state: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ from envweave.server.runtime.worker_thread import (
 )
 from envweave.session import AsyncDriver, Deadline, Phase, Position, Session
 from envweave.session.episodes import EpisodeTracker, advance_seed, with_autoreset
+from envweave.session.loss_log import LOSSES_LOGGED
 from envweave.session.session import refusal
 from envweave.types import EpisodeEnd, StepResult
 from envweave.wire.columns import ActionBatch
@@ -224,7 +225,7 @@ class ThreadedRunner:
 
     async def _lost(self, loss: EnvironmentLossError, timeout_s: float | None) -> Any:
         """End the episode; with autoreset, begin the next one in the same result."""
-        logger.warning("an episode of %s ended: %s", self._name, loss)
+        LOSSES_LOGGED.warn(logger, self._name, loss)
         if self.last_result is not None:
             self._tracker.follow(self.last_result)
         result = self._tracker.lost(EpisodeEnd(loss.reason, "environment", str(loss)))
@@ -643,7 +644,7 @@ class LoopRunner:
 
     async def _lost(self, cause: str) -> Any:
         """End an episode whose environment tried to end the server."""
-        logger.warning("an episode of %s ended: %s", self._name, cause)
+        LOSSES_LOGGED.warn(logger, self._name, cause)
         result = self._tracker.lost(EpisodeEnd("error", "environment", cause))
         agents: list[str] | None = [] if self._multi_agent else None
         if not self._session.autoreset:

@@ -19,6 +19,7 @@ from envweave.server.runtime.base import SessionOptions
 from envweave.server.runtime.worker_connection import ServerWorker
 from envweave.session import Phase, Position
 from envweave.session.episodes import EpisodeTracker, with_autoreset
+from envweave.session.loss_log import LOSSES_LOGGED
 from envweave.session.session import refusal
 from envweave.types import EpisodeEnd
 from envweave.wire.results import IDENTITY, Wired, decode_result, encode_result, result_of
@@ -134,7 +135,7 @@ class WorkerRunner:
 
     async def _lost(self, loss: WorkerLostError, timeout_s: float | None) -> Wired:
         """End the episode; with autoreset, begin the next one in the same result."""
-        logger.warning("an episode of %s ended: %s", self._name, loss)
+        LOSSES_LOGGED.warn(logger, self._name, loss)
         result = self._tracker.lost(EpisodeEnd("lost", "infrastructure", str(loss)))
         agents: list[str] | None = [] if self._several_agents else None
         if not self._autoreset or self._is_closed:

@@ -1,0 +1,1 @@
+"""`envweave new`: a new project with an environment, from templates."""

@@ -1,0 +1,1 @@
+"""`envweave play`: play an environment by hand."""
