@@ -1,6 +1,7 @@
 """Run by test_trl.py, where TRL is installed."""
 
 import inspect
+import json
 from pathlib import Path
 
 import datasets
@@ -13,6 +14,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 import envweave as ew
 from envweave.examples.tiny_language_model import tiny_language_model, tiny_tokenizer
+from envweave.examples.train_trafficlight_trl import main
 from envweave.trainers.token_sampling import between_replies, encode, render
 from envweave.trainers.trl import TRLRollouts
 from envweave.trainers.trl_tools import trl_environment
@@ -101,6 +103,15 @@ def test_the_total_length_is_bounded_and_the_episode_truncated(tmp_path):
         for one, ids in zip(made["env_mask"], made["completion_ids"], strict=True)
     )
     assert {episode.end.reason for episode in rollouts.episodes} == {"truncated"}
+
+
+def test_the_length_of_the_model_s_context_is_a_limit_too(tmp_path):
+    with TRLRollouts(Recorder, kind="say", size=4, chat=CHAT) as rollouts:
+        trainer = make_trainer(rollouts, tmp_path, max_completion_length=1000)
+        trainer.model.config.max_position_embeddings = 30
+        made = rollouts(prompts(0, 0), trainer)
+
+    assert all(len(ids) <= 30 - 4 for ids in made["completion_ids"])
 
 
 def test_a_killed_worker_costs_no_episode_and_no_reward(tmp_path):
@@ -244,7 +255,7 @@ def test_the_trainer_s_own_loop_plays_with_the_tools(tmp_path):
     tokenizer = tool_tokenizer()
     call = '<tool_call>\n{"name": "guess", "arguments": {"number": 3}}\n</tool_call><|im_end|>'
     trainer = GRPOTrainer(
-        tiny_language_model(tokenizer),
+        tiny_language_model(tokenizer, max_length=2048),
         args=config(tmp_path, max_completion_length=600, max_tool_calling_iterations=2),
         train_dataset=datasets.Dataset.from_list(
             [{"prompt": [{"role": "user", "content": "Go."}]}] * 8
@@ -281,3 +292,35 @@ def test_a_reply_is_followed_by_the_same_tokens_as_in_a_whole_conversation():
 
     assert joined == whole
     assert first + reply[:-1] + between_replies(tokenizer, said[2:], reply[-2]) == whole
+
+
+# The demonstration
+
+
+def train(folder, *options):
+    small = ["--num-envs", "16", "--evaluation-episodes", "16", "--checkpoint-every", "1"]
+    return main(["--run-dir", str(folder), *small, "--json", *options])
+
+
+def updates(folder):
+    log = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [(line["update"], line["return"]) for line in log if line["type"] == "update"]
+
+
+def test_a_run_that_is_resumed_continues_as_if_it_had_not_stopped(tmp_path, capsys):
+    assert train(tmp_path / "whole", "--episodes", "64") == 0
+    assert train(tmp_path / "parts", "--episodes", "32") == 0
+    capsys.readouterr()
+
+    assert train(tmp_path / "parts", "--episodes", "64", "--resume") == 0
+
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["updates"] == 4
+    assert summary["random"]["episodes"] == 16
+    assert (tmp_path / "parts/metrics.png").exists()
+    assert updates(tmp_path / "parts") == updates(tmp_path / "whole")
+
+
+def test_a_batch_that_holds_no_whole_group_is_refused(tmp_path, capsys):
+    assert train(tmp_path / "run", "--group-size", "5") == 2
+    assert "must be a multiple of --group-size 5" in capsys.readouterr().err

@@ -28,7 +28,7 @@ def tiny_tokenizer(words: Iterable[str]) -> Any:
     return made
 
 
-def tiny_language_model(tokenizer: Any, *, seed: int = 0) -> Any:
+def tiny_language_model(tokenizer: Any, *, seed: int = 0, max_length: int = 512) -> Any:
     """Return a Qwen3 of two small layers with random weights."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -42,7 +42,7 @@ def tiny_language_model(tokenizer: Any, *, seed: int = 0) -> Any:
         num_attention_heads=2,
         num_key_value_heads=2,
         head_dim=16,
-        max_position_embeddings=512,
+        max_position_embeddings=max_length,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         tie_word_embeddings=True,

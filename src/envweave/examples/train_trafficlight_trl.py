@@ -41,6 +41,7 @@ from envweave.trainers.trl import TRLRollouts
 CHECKPOINT = "checkpoint.json"
 CHAT = {"render": "{color}", "max_invalid": None}
 LIGHTS = 3
+SEEDS = 4_096  # to train on; not by the number of episodes, so that a longer run goes on the same
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +104,8 @@ def train(config: TrafficLightConfig, show: ShowProgress | None = None) -> Path:
     try:
         import datasets
         import torch
+        from transformers import PrinterCallback
+        from transformers.utils import logging
         from trl import GRPOConfig, GRPOTrainer
     except ImportError:
         raise ew.errors.MissingExtraError.for_extra(
@@ -114,6 +117,7 @@ def train(config: TrafficLightConfig, show: ShowProgress | None = None) -> Path:
             f"and --episodes {config.episodes} one of --num-envs."
         )
     datasets.disable_progress_bars()
+    logging.disable_progress_bar()
     torch.set_num_threads(1)  # more don't speed up such a small network
     tokenizer = tiny_tokenizer([*RULES, *RULES.values()])
     run_dir = config.open_run_dir("trafficlight")
@@ -149,12 +153,14 @@ def train(config: TrafficLightConfig, show: ShowProgress | None = None) -> Path:
                 disable_tqdm=True,
                 use_cpu=True,
                 bf16=False,
+                gradient_checkpointing=False,
             ),
-            datasets.Dataset.from_list(rollouts.rows(number=config.episodes)),
+            datasets.Dataset.from_list(rollouts.rows(number=SEEDS)),
             processing_class=tokenizer,
             rollout_func=rollouts,
             callbacks=[run.callback()],
         )
+        trainer.remove_callback(PrinterCallback)  # standard output is the summary's
         try:
             if not state:
                 rng = random.Random(config.seed)  # noqa: S311 - a baseline

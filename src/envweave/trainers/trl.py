@@ -116,6 +116,7 @@ class TRLRollouts:
             batch_size=self.pool.size,
             max_completion_length=trainer.args.max_completion_length,
             max_turn_tokens=self._max_turn_tokens,
+            context_length=getattr(trainer.model.config, "max_position_embeddings", None),
         )
         agent = ReplyAgent(sampler, **self._chat)
         played = rollout(self.pool, agent, progress=False, **self._limits, **about)
