@@ -21,8 +21,8 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 PUBLIC_NAMES = {
     "envweave": """
-        Action AgentEnd AgentResetBatch AgentStepBatch AsyncEnv AutoResetReady Bounds
-        ChatWrapper CodeActEnvironment CodeAction CodeObservation CodeQualityTransform
+        Action AgentEnd AgentResetBatch AgentStepBatch AsyncChatEnv AsyncEnv AutoResetReady Bounds
+        ChatEnv ChatWrapper CodeActEnvironment CodeAction CodeObservation CodeQualityTransform
         CodeSafetyTransform CodeState CompositeTransform ContainerProvider Decision Env EnvSpec
         EnvWeaveError Environment Episode EpisodeEnd EpisodeParent EpisodePoint
         EpisodeStatistics EpisodeStep
@@ -31,8 +31,8 @@ PUBLIC_NAMES = {
         Registry Request ResetBatch ResetResult Rollout Spec State StepBatch StepResult
         SubprocessProvider Task TaskCompletionTransform Tasks TimeLimit TokenizerWrapper
         ToolCallRequest ToolRegistry ToolResult Transform VectorEnv WarmPool Wrapper
-        __version__ codeact create_codeact_env create_fastapi_app create_math_env_transform
-        create_mcp_environment
+        __version__ agents chat codeact create_codeact_env create_fastapi_app
+        create_math_env_transform create_mcp_environment
         create_safe_env_transform errors examples from_gymnasium from_pettingzoo from_verifiers
         list_envs load make make_async make_vector metrics pool register replay rescore
         rollout sandbox serve spec testing to_gymnasium to_gymnasium_vector to_pettingzoo
@@ -40,6 +40,14 @@ PUBLIC_NAMES = {
     """,
     "envweave.adapters.verifiers": """
         ChatAction ChatObservation ChatTool ChatToolCall TurnMessage from_verifiers to_verifiers
+    """,
+    "envweave.agents": """
+        ChatAgent ChatModel ChatTurn ModelReply ContextLengthError Message ModelError ReplyAgent
+        Tokens Truncate training_tokens
+    """,
+    "envweave.conversation": """
+        AsyncChatEnv ChatAction ChatEnv ChatObservation ChatOptions ChatTool ChatToolCall ChatTurn
+        Tokens Truncate TurnMessage training_tokens
     """,
     "envweave.codeact": """
         Attempt DockerExecutor ExactMatch Executor Grade Grader GradingError HiddenTests Judge
@@ -131,7 +139,7 @@ PROMISED_PATHS = [
     "envweave.envs.gsm8k_env.answers:exact_answer",
     "envweave.envs.gsm8k_env.answers:lenient_answer",
     "envweave.envs.gsm8k_env.environment:SingleQuestion",
-    "envweave.examples.chat_model:ChatModel",
+    "envweave.agents:ChatModel",
     "envweave.examples.code_agent:ChatCodeAgent",
     "envweave.examples.counter:CounterAction",
     "envweave.examples.counter:CounterEnv",

@@ -8,30 +8,20 @@ from typing import Any, final
 
 from envweave.recording.recorder import EpisodeEvents, pack
 from envweave.recording.writer import RunWriter
-from envweave.rollouts.episode import Agent, Decision, EpisodeAttempt, play
+from envweave.rollouts.episode import Agent, Decision, EpisodeAttempt
 from envweave.rollouts.pool import PoolSlot
 from envweave.types import Episode, ResetResult, StepResult, ToolResult
 
 
-async def play_recorded(
-    slot: PoolSlot, agent: Agent, attempt: EpisodeAttempt, writer: RunWriter
-) -> Episode:
-    """Play one episode, and record it. See `play`."""
-    recorded = RecordedSlot(slot, agent, attempt, writer)
-    episode = await play(recorded, recorded.decide, attempt)
-    recorded.finish(episode)
-    return episode
-
-
 @final
 class RecordedSlot:
-    """A slot of a pool and the agent of a rollout, for one episode that is recorded."""
+    """A slot of a pool, for one episode that is recorded: what the environment is sent and answers.
 
-    def __init__(
-        self, slot: PoolSlot, agent: Agent, attempt: EpisodeAttempt, writer: RunWriter
-    ) -> None:
+    A chat view goes around it, so the recording has the actions that were read from replies.
+    """
+
+    def __init__(self, slot: PoolSlot, attempt: EpisodeAttempt, writer: RunWriter) -> None:
         self._slot = slot
-        self._agent = agent
         self._events = EpisodeEvents(writer)
         job = attempt.job
         self._events.about = {
@@ -41,14 +31,18 @@ class RecordedSlot:
         }
         self._extra: bytes | None = None
 
-    async def decide(self, result: StepResult[Any]) -> Any:
-        """Return the agent's decision, whose extra data is recorded with the step."""
-        answer = self._agent(result)
-        if isinstance(answer, Awaitable):
-            answer = await answer
-        is_decision = type(answer) is Decision and answer.extra is not None
-        self._extra = pack(answer.extra) if is_decision else None
-        return answer
+    def watch(self, agent: Agent) -> Agent:
+        """Return the agent, with the extra data of its decisions recorded with their steps."""
+
+        async def decide(result: StepResult[Any]) -> Any:
+            answer = agent(result)
+            if isinstance(answer, Awaitable):
+                answer = await answer
+            is_decision = type(answer) is Decision and answer.extra is not None
+            self._extra = pack(answer.extra) if is_decision else None
+            return answer
+
+        return decide
 
     async def reset(self, **params: Any) -> ResetResult[Any]:
         """Begin the episode."""

@@ -17,7 +17,7 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +26,11 @@ from typing import Any, Literal, final, get_args
 from envweave.api.options import flag, whole_number
 from envweave.errors import CallOrderError, OptionError, RolloutFailedError, suggest
 from envweave.recording.writer import RunWriter, read_directory
-from envweave.rollouts.episode import Agent, EpisodeAttempt, play
+from envweave.rollouts.episode import Agent, EpisodeAgents, EpisodeAttempt, play
 from envweave.rollouts.faults import Fault, FaultStats, OnFault
 from envweave.rollouts.pool import Pool, PoolSlot
 from envweave.rollouts.progress import RolloutProgress, Show, show_progress
-from envweave.rollouts.recorded_slot import play_recorded
+from envweave.rollouts.recorded_slot import RecordedSlot
 from envweave.rollouts.schedule import EpisodeJob, RolloutSchedule, make_schedule
 from envweave.types import Episode, Task
 
@@ -92,7 +92,11 @@ class Rollout:
     """
 
     def __init__(
-        self, pool: Pool, agent: Agent, schedule: RolloutSchedule, options: RolloutOptions
+        self,
+        pool: Pool,
+        agent: Agent | EpisodeAgents,
+        schedule: RolloutSchedule,
+        options: RolloutOptions,
     ) -> None:
         self._pool = pool
         self._agent = agent
@@ -326,9 +330,17 @@ class Rollout:
             max_steps=self._options.max_steps,
             env_id=self._pool.id,
         )
+        env, agent = slot, self._agent
+        recorded = None
         if self._writer is not None:
-            return await play_recorded(slot, self._agent, attempt, self._writer)
-        return await play(slot, self._agent, attempt)
+            env = recorded = RecordedSlot(slot, attempt, self._writer)
+        if isinstance(agent, EpisodeAgents):
+            env, agent = agent.begin(env, self._pool)
+        if recorded is None:
+            return await play(env, agent, attempt)
+        episode = await play(env, recorded.watch(agent), attempt)
+        recorded.finish(episode)
+        return episode
 
 
 async def _next(stream: AsyncGenerator[Episode, None]) -> Episode | None:
@@ -345,12 +357,12 @@ def _unused(env_id: str) -> None:
 
 def rollout(
     pool: Pool,
-    agent: Agent,
+    agent: Agent | EpisodeAgents,
     *,
     tasks: Iterable[Task | str] | None = None,
     episodes: int | None = None,
     group_size: int = 1,
-    seed: int | None = None,
+    seed: int | Sequence[int] | None = None,
     share_seed: bool = False,
     max_concurrency: int | None = None,
     max_steps: int | Literal["auto"] | None = "auto",
@@ -377,13 +389,15 @@ def rollout(
             several agents, it returns a dict with an action for exactly those in
             `result.needs`; while a tool call is open, its `ToolResult`. It may return a
             `Decision`, to record data with the action. A plain function runs on the loop's
-            thread and blocks all other episodes meanwhile. The episodes keep the results that
+            thread and blocks all other episodes meanwhile. For replies of a language model, a
+            `ChatAgent` or `ReplyAgent`. The episodes keep the results that
             it gets, so it must not change them.
         tasks: What the episodes are about: tasks or their ids, taken one by one as they are
             needed. Left out, one is drawn for each group, if the environment has tasks.
         episodes: How many episodes at most; required if `tasks` is missing or endless.
         group_size: How many episodes share a task, as in GRPO.
-        seed: The seed that those of all episodes are derived from; random by default.
+        seed: The seed that those of all episodes are derived from; random by default. Or a list
+            with one for each group, whose members share it.
         share_seed: Whether episodes that share a task share a seed too.
         max_concurrency: How many episodes run at the same time, if less than the pool's size.
         max_steps: Truncate every episode after this many steps; `None` for no limit. By default
@@ -413,7 +427,7 @@ def rollout(
     """
     if not isinstance(pool, Pool):
         raise OptionError(f"rollout() needs a Pool, got {pool!r}. Make one with pool().")
-    if not callable(agent):
+    if not callable(agent) and not isinstance(agent, EpisodeAgents):
         raise OptionError(f"agent={agent!r} cannot be called. Pass a function of the last result.")
     if on_fault not in get_args(OnFault):
         known = get_args(OnFault)
