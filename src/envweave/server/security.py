@@ -60,6 +60,11 @@ def _refused(status: int, message: str, **headers: str) -> Refused:
     return Refused(status, WireFault(code="access_refused", message=message), headers)
 
 
+def not_served(dialect: str) -> Refused:
+    """Return the refusal of a dialect that an operator did not choose."""
+    return _refused(404, f"This server does not serve {dialect!r}. An operator can, by --dialects.")
+
+
 @final
 class Guard:
     """Checks every request, as pure ASGI middleware."""
@@ -119,10 +124,13 @@ class Guard:
             return None
         if self._token is None:
             return _check_local(scope) if self._is_private else None
-        return self._check_token(headers.get(b"authorization"))
+        return self._check_token(headers)
 
-    def _check_token(self, header: bytes | None) -> Refused | None:
+    def _check_token(self, headers: Mapping[bytes, bytes]) -> Refused | None:
         assert self._token is not None
+        header, key = headers.get(b"authorization"), headers.get(b"x-api-key")
+        if header is None and key is not None:  # as clients of the Open Reward Standard send it
+            header = b"Bearer " + key
         if header is None:
             message = "This server requires a token: send the header 'Authorization: Bearer TOKEN'."
             return Refused(
