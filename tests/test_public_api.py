@@ -21,15 +21,16 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 PUBLIC_NAMES = {
     "envweave": """
-        Action AgentEnd AgentResetBatch AgentStepBatch AsyncEnv AutoResetReady Bounds
-        ChatWrapper CodeActEnvironment CodeAction CodeObservation CodeQualityTransform
+        Action AgentEnd AgentResetBatch AgentStepBatch AsyncChatEnv AsyncEnv AutoResetReady Bounds
+        ChatEnv ChatWrapper CodeActEnvironment CodeAction CodeObservation CodeQualityTransform
         CodeSafetyTransform CodeState CompositeTransform ContainerProvider Decision Env EnvSpec
         EnvWeaveError Environment Episode EpisodeEnd EpisodeStatistics EpisodeStep
         ExecutionResult Fault HTTPEnvClient KubernetesProvider LocalDockerProvider LogEvent
         MathProblemTransform MultiAgentEnvironment NeedAction Observation Pool Registry Request
         ResetBatch ResetResult Rollout Spec State StepBatch StepResult SubprocessProvider Task
         TaskCompletionTransform Tasks TimeLimit TokenizerWrapper ToolCallRequest ToolRegistry
-        ToolResult Transform VectorEnv WarmPool Wrapper __version__ codeact create_codeact_env
+        ToolResult Transform VectorEnv WarmPool Wrapper __version__ agents chat codeact
+        create_codeact_env
         create_fastapi_app create_math_env_transform create_mcp_environment
         create_safe_env_transform errors examples from_gymnasium from_pettingzoo from_verifiers
         list_envs make make_async make_vector pool register rollout sandbox serve spec testing
@@ -37,6 +38,14 @@ PUBLIC_NAMES = {
     """,
     "envweave.adapters.verifiers": """
         ChatAction ChatObservation ChatTool ChatToolCall TurnMessage from_verifiers to_verifiers
+    """,
+    "envweave.agents": """
+        ChatAgent ChatModel ChatTurn ModelReply ContextLengthError Message ModelError ReplyAgent
+        Tokens Truncate training_tokens
+    """,
+    "envweave.conversation": """
+        AsyncChatEnv ChatAction ChatEnv ChatObservation ChatOptions ChatTool ChatToolCall ChatTurn
+        Tokens Truncate TurnMessage training_tokens
     """,
     "envweave.codeact": """
         Attempt DockerExecutor ExactMatch Executor Grade Grader GradingError HiddenTests Judge
@@ -123,7 +132,7 @@ PROMISED_PATHS = [
     "envweave.envs.gsm8k_env.answers:exact_answer",
     "envweave.envs.gsm8k_env.answers:lenient_answer",
     "envweave.envs.gsm8k_env.environment:SingleQuestion",
-    "envweave.examples.chat_model:ChatModel",
+    "envweave.agents:ChatModel",
     "envweave.examples.code_agent:ChatCodeAgent",
     "envweave.examples.counter:CounterAction",
     "envweave.examples.counter:CounterEnv",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from envweave import agents as agents
     from envweave import codeact as codeact
     from envweave import errors as errors
     from envweave import examples as examples
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from envweave.api import list_envs as list_envs
     from envweave.api import register as register
     from envweave.api import spec as spec
+    from envweave.api.chat import chat as chat
     from envweave.api.make import make as make
     from envweave.api.make import make_async as make_async
     from envweave.api.make import make_vector as make_vector
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from envweave.codeact.transforms import create_safe_env_transform as create_safe_env_transform
     from envweave.codec import Bounds as Bounds
     from envweave.codec import Spec as Spec
+    from envweave.conversation import AsyncChatEnv as AsyncChatEnv
+    from envweave.conversation import ChatEnv as ChatEnv
     from envweave.environment import Environment as Environment
     from envweave.environment import MultiAgentEnvironment as MultiAgentEnvironment
     from envweave.errors import EnvWeaveError as EnvWeaveError
@@ -110,6 +114,7 @@ _HOMES = {
         "register",
         "spec",
     ],
+    "api.chat": ["chat"],
     "api.serving": ["create_fastapi_app", "serve"],
     "client.http_client": ["HTTPEnvClient"],
     "codeact.environment": ["CodeActEnvironment"],
@@ -124,6 +129,7 @@ _HOMES = {
         "create_safe_env_transform",
     ],
     "codec": ["Bounds", "Spec"],
+    "conversation": ["AsyncChatEnv", "ChatEnv"],
     "environment": ["Environment", "MultiAgentEnvironment"],
     "errors": ["EnvWeaveError"],
     "providers": ["ContainerProvider", "SubprocessProvider"],
@@ -158,7 +164,7 @@ _HOMES = {
     "wrappers": ["ChatWrapper", "EpisodeStatistics", "TimeLimit", "TokenizerWrapper", "Wrapper"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_SUBPACKAGES = ["codeact", "errors", "examples", "sandbox", "testing"]
+_SUBPACKAGES = ["agents", "codeact", "errors", "examples", "sandbox", "testing"]
 
 __all__ = sorted(["__version__", *_HOME_OF, *_SUBPACKAGES])
 

@@ -8,10 +8,12 @@ import pytest
 from fake_services import Failure, chat_server
 
 import envweave as ew
+from envweave.agents import ChatModel, ModelError
 from envweave.codeact import NumericMatch
+from envweave.codeact.models import shown_to_model
+from envweave.conversation.replies import code_in
 from envweave.examples import code_agent
-from envweave.examples.chat_model import ChatModel, ModelError
-from envweave.examples.code_agent import ChatCodeAgent, code_in, shown
+from envweave.examples.code_agent import ChatCodeAgent
 
 MENDED = """I forgot to define it.
 ```python
@@ -185,7 +187,7 @@ def test_all_blocks_of_an_answer_are_its_code():
 def test_long_output_is_shown_with_its_middle_left_out():
     result = ew.ExecutionResult(success=True, stdout="a" * 5000 + "z")
 
-    text = shown(ew.CodeObservation(execution_result=result))
+    text = shown_to_model(result)
 
     assert "1001 characters omitted" in text
     assert text.endswith("z")

@@ -11,10 +11,11 @@ from fake_services import Failure, chat_server
 from servers import served
 
 import envweave as ew
+from envweave.agents import ChatModel, ModelError
 from envweave.codeact import NumericMatch
+from envweave.conversation.replies import code_in
 from envweave.examples import code_agent
-from envweave.examples.chat_model import ChatModel, ModelError
-from envweave.examples.code_agent import ChatCodeAgent, code_in
+from envweave.examples.code_agent import ChatCodeAgent
 
 
 @pytest.mark.parametrize(

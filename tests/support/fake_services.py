@@ -72,10 +72,12 @@ class _Handler(BaseHTTPRequestHandler):
         if not isinstance(request.get("model"), str) or not messages:
             raise Failure(400, "you must provide a model and messages")
         for message in messages:
-            if message.get("role") not in ("system", "user", "assistant"):
+            if message.get("role") not in ("system", "user", "assistant", "tool"):
                 raise Failure(400, f"Invalid value: {message.get('role')!r}.")
-            if not isinstance(message.get("content"), str):
+            is_call = message["role"] == "assistant" and message.get("tool_calls")
+            if not isinstance(message.get("content"), str | list) and not is_call:
                 raise Failure(400, "Invalid type for 'content'.")
+        _check_calls(messages)
         self.server.requests.append(request)
         reply = self.server.model(messages)
         if not isinstance(reply, str):
@@ -108,6 +110,26 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *args: object) -> None:
         pass
+
+
+def _check_calls(messages: list[dict[str, Any]]) -> None:
+    """Refuse calls without answers, and answers without calls, as OpenAI does."""
+    is_open: set[str] = set()
+    for message in messages:
+        if message["role"] == "tool":
+            if message.get("tool_call_id") not in is_open:
+                raise Failure(400, "A 'tool' message must answer a preceding tool call.")
+            is_open.discard(message["tool_call_id"])
+        elif is_open:
+            raise Failure(400, f"No response messages for the tool calls {sorted(is_open)}.")
+        is_open |= {call["id"] for call in message.get("tool_calls") or ()}
+
+
+def completion(message: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """Return the body of an answer with this message of the assistant."""
+    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
+    return {"object": "chat.completion", "choices": [choice], "usage": usage, **fields}
 
 
 @contextlib.contextmanager

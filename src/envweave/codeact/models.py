@@ -14,6 +14,10 @@ KILLED = 137
 """The exit code of code that ended its session, as of a process killed by SIGKILL."""
 
 
+SHOWN = 4_000
+"""How many characters of an output a model is shown."""
+
+
 @dataclass
 class CodeAction(Action):
     """Code to run.
@@ -40,6 +44,14 @@ class CodeObservation(Observation):
     code: str = ""
     prompt: str = ""
     available_tools: list[str] = field(default_factory=list)
+
+    def render(self) -> str:
+        """Return what a model is shown: at first the prompt and the functions, then the outcome."""
+        if self.prompt or not self.code:
+            tools = "\n".join(f"- {name}" for name in self.available_tools)
+            functions = f"Besides Python's own functions your code can call these:\n{tools}"
+            return "\n\n".join(text for text in (self.prompt, tools and functions) if text)
+        return shown_to_model(self.execution_result)
 
     @property
     def stdout(self) -> str:
@@ -121,3 +133,22 @@ def stderr_of(result: ExecutionResult) -> str:
         return result.stderr
     between = "" if not result.stderr or result.stderr.endswith("\n") else "\n"
     return f"{result.stderr}{between}{failure}"
+
+
+def shown_to_model(result: ExecutionResult) -> str:
+    """Return the message for a model about a run: what it printed, its value, its error."""
+    parts = [("Printed", result.stdout), ("Error", stderr_of(result))]
+    if result.return_repr is not None:
+        parts.insert(1, ("Value", result.return_repr))
+    if result.limits_hit:
+        parts.append(("Limits hit", ", ".join(result.limits_hit)))
+    message = "\n".join(f"{name}:\n{_cut(text)}" for name, text in parts if text)
+    return message or "It ran, and printed nothing."
+
+
+def _cut(text: str) -> str:
+    text = text.rstrip("\n")
+    if len(text) <= SHOWN:
+        return text
+    half = SHOWN // 2
+    return f"{text[:half]}\n… {len(text) - SHOWN} characters omitted …\n{text[-half:]}"

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import re
 import sys
-import textwrap
 from collections import OrderedDict
 
 import envweave as ew
+from envweave.agents import ChatModel, Message, ModelError
 from envweave.codeact import Attempt, Grade, Grader
-from envweave.codeact.models import stderr_of
-from envweave.examples.chat_model import ChatModel, Message, ModelError
+from envweave.codeact.models import SHOWN, shown_to_model
+from envweave.conversation.replies import NO_CODE, code_in
 
 SYSTEM = """You solve tasks by writing Python code.
 
@@ -28,49 +27,7 @@ the next. Besides Python's own functions you can call these; help(name) shows ho
 
 When you know the answer, call final_answer(answer) in your code."""
 
-NO_CODE = (
-    "There is no block of code in your answer, so nothing was run. Write one between ```python "
-    "and ```."
-)
-
-_BLOCK = re.compile(r"^[ \t]*```([^\n`]*)\n(.*?)```[ \t\r]*$", re.DOTALL | re.MULTILINE)
-_PYTHON = ("", "py", "python", "python3")
-_SHOWN = 4_000
 _CONVERSATIONS = 4_096
-
-
-def code_in(text: str) -> str | None:
-    """Return all code blocks in a model's answer; `None` if there is none.
-
-    Blocks of another language, such as shell, are skipped.
-    """
-    blocks = [
-        textwrap.dedent(block).strip("\n")
-        for language, block in _BLOCK.findall(text)
-        if language.strip().lower() in _PYTHON
-    ]
-    return "\n".join(blocks) if blocks else None
-
-
-def shown(observation: ew.CodeObservation) -> str:
-    """Return the message for the model about a run."""
-    # Only the fields of the result: a client without our classes has no properties.
-    result = observation.execution_result
-    parts = [("Printed", result.stdout), ("Error", stderr_of(result))]
-    if result.return_repr is not None:
-        parts.insert(1, ("Value", result.return_repr))
-    if result.limits_hit:
-        parts.append(("Limits hit", ", ".join(result.limits_hit)))
-    message = "\n".join(f"{name}:\n{_cut(text)}" for name, text in parts if text)
-    return message or "It ran, and printed nothing."
-
-
-def _cut(text: str) -> str:
-    text = text.rstrip("\n")
-    if len(text) <= _SHOWN:
-        return text
-    half = _SHOWN // 2
-    return f"{text[:half]}\n… {len(text) - _SHOWN} characters omitted …\n{text[-half:]}"
 
 
 class ChatCodeAgent:
@@ -115,7 +72,8 @@ class ChatCodeAgent:
             if len(self._conversations) > _CONVERSATIONS:
                 self._conversations.popitem(last=False)
         else:
-            messages.append({"role": "user", "content": shown(observation)})
+            shown = shown_to_model(observation.execution_result)
+            messages.append({"role": "user", "content": shown})
         return messages
 
 
@@ -125,7 +83,7 @@ class AnyAnswer(Grader):
     async def grade(self, attempt: Attempt) -> Grade:
         """Accept any answer."""
         try:
-            answer = repr(attempt.answer)[:_SHOWN]
+            answer = repr(attempt.answer)[:SHOWN]
         except ValueError as error:  # an int of too many digits
             answer = f"<an answer that cannot be shown: {error}>"
         return Grade(0.0, passed=True, details={"answer": answer})
@@ -160,7 +118,8 @@ async def _solve(arguments: argparse.Namespace) -> int:
             action = await agent(result)
             sys.stdout.write(f"── step {result.step_index + 1}\n{action.code}\n")
             result = await env.step(action)
-            sys.stdout.write(f"── shows\n{shown(result.observation)}\n")
+            shown = shown_to_model(result.observation.execution_result)
+            sys.stdout.write(f"── shows\n{shown}\n")
     if "grade" not in result.info:
         sys.stdout.write(f"No answer within {result.step_index} steps.\n")
         return 1

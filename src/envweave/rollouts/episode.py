@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, final
+from typing import Any, Protocol, TypeAlias, final, runtime_checkable
 
 from envweave.errors import (
     BadReturnError,
@@ -24,6 +24,23 @@ from envweave.types import Blame, Episode, EpisodeEnd, EpisodeStep, Reason, Step
 
 Agent: TypeAlias = Callable[[StepResult[Any]], Any]
 """Takes the last result and returns the next action, directly or as an awaitable."""
+
+
+@runtime_checkable
+class EpisodeAgents(Protocol):
+    """Makes an agent for each episode, with its own view of the environment, such as `ChatAgent`.
+
+    The episode holds the observations and actions of the view.
+    """
+
+    def begin(self, env: Any, described: Any) -> tuple[Any, Agent]:
+        """Return the view, which has `reset` and `step`, and the agent that acts on its results.
+
+        Args:
+            env: The environment, with coroutines `reset` and `step`.
+            described: The pool, which has its `id`, `action_spec` and `possible_agents`.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from typing import Any, final, get_args
 
 from envweave.api.options import flag, whole_number
 from envweave.errors import CallOrderError, OptionError, RolloutFailedError, suggest
-from envweave.rollouts.episode import Agent, EpisodeAttempt, play
+from envweave.rollouts.episode import Agent, EpisodeAgents, EpisodeAttempt, play
 from envweave.rollouts.faults import Fault, FaultStats, OnFault
 from envweave.rollouts.pool import Pool, PoolSlot
 from envweave.rollouts.progress import RolloutProgress, Show, show_progress
@@ -76,7 +76,11 @@ class Rollout:
     """
 
     def __init__(
-        self, pool: Pool, agent: Agent, schedule: RolloutSchedule, options: RolloutOptions
+        self,
+        pool: Pool,
+        agent: Agent | EpisodeAgents,
+        schedule: RolloutSchedule,
+        options: RolloutOptions,
     ) -> None:
         self._pool = pool
         self._agent = agent
@@ -277,7 +281,10 @@ class Rollout:
             agents=self._pool.possible_agents,
             max_steps=self._options.max_steps,
         )
-        return await play(slot, self._agent, attempt)
+        env, agent = slot, self._agent
+        if isinstance(agent, EpisodeAgents):
+            env, agent = agent.begin(slot, self._pool)
+        return await play(env, agent, attempt)
 
 
 async def _next(stream: AsyncGenerator[Episode, None]) -> Episode | None:
@@ -294,7 +301,7 @@ def _unused(env_id: str) -> None:
 
 def rollout(
     pool: Pool,
-    agent: Agent,
+    agent: Agent | EpisodeAgents,
     *,
     tasks: Iterable[Task | str] | None = None,
     episodes: int | None = None,
@@ -324,7 +331,8 @@ def rollout(
             several agents, it returns a dict with an action for exactly those in
             `result.needs`; while a tool call is open, its `ToolResult`. It may return a
             `Decision`, to record data with the action. A plain function runs on the loop's
-            thread and blocks all other episodes meanwhile. The episodes keep the results that
+            thread and blocks all other episodes meanwhile. For replies of a language model, a
+            `ChatAgent` or `ReplyAgent`. The episodes keep the results that
             it gets, so it must not change them.
         tasks: What the episodes are about: tasks or their ids, taken one by one as they are
             needed. Left out, one is drawn for each group, if the environment has tasks.
@@ -352,7 +360,7 @@ def rollout(
     """
     if not isinstance(pool, Pool):
         raise OptionError(f"rollout() needs a Pool, got {pool!r}. Make one with pool().")
-    if not callable(agent):
+    if not callable(agent) and not isinstance(agent, EpisodeAgents):
         raise OptionError(f"agent={agent!r} cannot be called. Pass a function of the last result.")
     if on_fault not in get_args(OnFault):
         known = get_args(OnFault)

@@ -22,14 +22,12 @@ from verifiers.types import Response, ResponseMessage, ToolCall
 
 from envweave.adapters.verifiers.chat_turns import (
     Ask,
-    ChatAction,
-    ChatTool,
     Rollouts,
     RolloutScore,
-    TurnMessage,
     after_last_reply,
 )
 from envweave.adapters.verifiers.text_episodes import TextEnvironments, in_thread
+from envweave.conversation.messages import ChatAction, ChatTool, TurnMessage
 from envweave.errors import DefinitionError, EnvironmentFailure, OptionError, format_error, suggest
 
 MODEL = "envweave"

@@ -16,15 +16,15 @@ from typing import Any, Literal
 from packaging.version import Version
 
 from envweave.adapters.export import open_env
-from envweave.adapters.verifiers.chat_turns import (
+from envweave.adapters.verifiers.chat_turns import ChatEnvironment
+from envweave.adapters.verifiers.text_episodes import TextEnvironments
+from envweave.conversation.messages import (
     ChatAction,
-    ChatEnvironment,
     ChatObservation,
     ChatTool,
     ChatToolCall,
     TurnMessage,
 )
-from envweave.adapters.verifiers.text_episodes import TextEnvironments
 from envweave.environment import Environment
 from envweave.errors import (
     DefinitionError,

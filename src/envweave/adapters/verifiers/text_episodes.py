@@ -3,104 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, final
 
-from envweave.codec import AnySpec, Spec, to_plain
-from envweave.codec.containers import UnionSpec
-from envweave.codec.records import DataclassSpec
-from envweave.codec.scalars import is_text
+from envweave.conversation.rendering import observation_text
+from envweave.conversation.replies import ReplyReader, read_message
 from envweave.errors import (
     ActionError,
     DefinitionError,
     EnvironmentFailure,
     SeedError,
-    SpecError,
     ToolCallOpenError,
 )
-from envweave.types import Observation, StepResult
-from envweave.wire.encoding import PLAIN_JSON
+from envweave.types import StepResult
 
-_OUTCOME = ("reward", "done", "truncated", "metadata")  # fields of every observation
 T = TypeVar("T")
 
 EVAL_SPLITS = ("eval", "test", "validation")
 """Names of splits to evaluate on, the likeliest first."""
-
-
-def observation_text(observation: Any) -> str:
-    """Return an observation as text: a string unchanged, anything else as JSON.
-
-    An `Observation` is shown by its author's own fields; if there is only one, and it is a
-    string, by that.
-    """
-    plain = to_plain(observation)
-    if isinstance(observation, Observation) and isinstance(plain, dict):
-        plain = {name: one for name, one in plain.items() if name not in _OUTCOME}
-        if len(plain) == 1 and isinstance(one := next(iter(plain.values())), str):
-            return one
-    return plain if isinstance(plain, str) else bytes(PLAIN_JSON.encode(plain)).decode()
-
-
-@final
-class TextActions:
-    """Reads a model's replies as actions.
-
-    Attributes:
-        instructions: Tells the model the form of its replies; empty if every string is an
-            action.
-    """
-
-    def __init__(self, spec: Spec) -> None:
-        self._spec = spec
-        self._field = _text_field(spec)
-        self._takes_text = _takes_text(spec)
-        self.instructions = ""
-        if not self._takes_text and self._field is None:
-            schema = spec.json_schema()
-            schema.get("properties", {}).pop("metadata", None)
-            self.instructions = (
-                "Reply with nothing but your next action, as JSON that fits this schema: "
-                f"{json.dumps(schema)}"
-            )
-
-    def read(self, reply: str) -> Any:
-        """Parse a reply as an action.
-
-        Raises:
-            ActionError: It is not an action; the message says why, for the model.
-        """
-        value: Any = reply
-        if self._field is not None:
-            value = {self._field: reply}
-        elif not self._takes_text:
-            text = reply.strip()
-            if text.startswith("```") and text.endswith("```"):
-                text = text.partition("\n")[2].removesuffix("```").strip()
-            try:
-                value = json.loads(text)
-            except ValueError as error:
-                raise ActionError(f"The reply is not valid JSON ({error}).") from error
-        try:
-            return self._spec.check(value, "action")
-        except SpecError as error:
-            raise ActionError(str(error)) from error
-
-
-def _takes_text(spec: Spec) -> bool:
-    if isinstance(spec, UnionSpec):
-        return any(_takes_text(option) for option in spec.options)
-    return isinstance(spec, AnySpec) or is_text(spec)
-
-
-def _text_field(spec: Spec) -> str | None:
-    """Return the only field, or only required field, of a dataclass if it is a string."""
-    if not isinstance(spec, DataclassSpec):
-        return None
-    own = [name for name in spec.fields if name != "metadata"]
-    needed = [name for name in own if name not in spec.optional] or own
-    return needed[0] if len(needed) == 1 and _takes_text(spec.fields[needed[0]]) else None
 
 
 @final
@@ -117,7 +37,7 @@ class TextEpisode:
         truncated: Whether a limit ended it.
     """
 
-    def __init__(self, env: Any, actions: TextActions) -> None:
+    def __init__(self, env: Any, actions: ReplyReader) -> None:
         self.env = env
         self._actions = actions
         self.total = 0.0
@@ -146,7 +66,7 @@ class TextEpisode:
         """
         self.step_reward = None
         try:
-            result = self.env.step(self._actions.read(reply))
+            result = self.env.step(self._actions.read(read_message(reply)))
         except ActionError as error:
             return f"That is not a valid action. {error} {self._actions.instructions}".rstrip()
         shown = self._read(result)
@@ -196,7 +116,7 @@ class TextEnvironments:
                 f"{first.id!r} has several agents. Export an environment with one agent."
             )
         self.tasks = first.tasks
-        self.actions = TextActions(first.action_spec)
+        self.actions = ReplyReader(first.action_spec)
 
     def rows(self, split: str | None, number: int) -> list[dict[str, Any]]:
         """Return the rows of a dataset: the tasks of a split, or seeds.

@@ -24,15 +24,13 @@ from verifiers.v1.utils.loaders import default_harness_id
 from envweave.adapters.verifiers import harness
 from envweave.adapters.verifiers.chat_turns import (
     Ask,
-    ChatAction,
-    ChatTool,
     Rollouts,
     RolloutScore,
-    TurnMessage,
     after_last_reply,
 )
 from envweave.adapters.verifiers.harness import ChatHarness
 from envweave.adapters.verifiers.text_episodes import TextEnvironments, in_thread
+from envweave.conversation.messages import ChatAction, ChatTool, TurnMessage
 from envweave.errors import DefinitionError, EnvironmentFailure, OptionError, format_error
 
 MAX_ENDLESS_TASKS = 1000

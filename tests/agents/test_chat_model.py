@@ -12,7 +12,7 @@ from fake_services import Failure, chat_server
 from processes import Leftovers
 
 import envweave as ew
-from envweave.examples.chat_model import ChatModel, Message, ModelError
+from envweave.agents import ChatModel, Message, ModelError
 
 HI: list[Message] = [{"role": "user", "content": "hi"}]
 

@@ -9,20 +9,23 @@ import json
 import math
 import os
 import random
+import re
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-import envweave as ew
+from envweave.conversation import ChatAction, Tokens
+from envweave.conversation.replies import read_message
+from envweave.errors import EnvWeaveError, MissingExtraError, OptionError
 
 if TYPE_CHECKING:
     import httpx2
 
-Message = dict[str, str]
-"""A `role` (`system`, `user` or `assistant`) and the `content`."""
+Message = dict[str, Any]
+"""A `role` (`system`, `user`, `assistant` or `tool`) and the `content`, as in OpenAI's chat API."""
 
 _RETRY_STATUSES = (408, 429, 500, 502, 503, 504)
 _LONGEST_BACKOFF_S = 30.0
@@ -33,8 +36,37 @@ _ADVICE = {
 }
 
 
-class ModelError(ew.EnvWeaveError):
+_TOO_LONG = re.compile(
+    r"context_length_exceeded|maximum context length|context (size|window|length)|too many tokens",
+    re.IGNORECASE,
+)
+
+
+class ModelError(EnvWeaveError):
     """A model's server refused, failed, or sent an invalid answer."""
+
+
+class ContextLengthError(ModelError):
+    """The conversation is longer than the model's context."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelReply:
+    """A model's next message.
+
+    Attributes:
+        reply: The message: its text, and the tools that it calls.
+        finish_reason: Why the model stopped: `"stop"`, `"length"`, `"tool_calls"`, ….
+        prompt_tokens: How many tokens the model read, as the server counts them.
+        completion_tokens: How many it wrote.
+        tokens: The tokens, if the server returns their ids (`return_token_ids` of vLLM).
+    """
+
+    reply: ChatAction
+    finish_reason: str | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    tokens: Tokens | None = None
 
 
 @dataclass
@@ -68,19 +100,34 @@ class ChatModel:
     def __post_init__(self) -> None:
         self.base_url = (self.base_url or os.environ.get("OPENAI_BASE_URL", "")).rstrip("/")
         if not self.base_url.startswith(("http://", "https://")):
-            raise ew.errors.OptionError(
+            raise OptionError(
                 f"base_url={self.base_url!r} is not a valid URL. Pass one such as "
                 "'http://127.0.0.1:8000/v1', or set OPENAI_BASE_URL."
             )
         if self.attempts < 1:
-            raise ew.errors.OptionError(f"attempts must be >= 1, got {self.attempts!r}.")
+            raise OptionError(f"attempts must be >= 1, got {self.attempts!r}.")
         if self.api_key is None:
             self.api_key = os.environ.get("OPENAI_API_KEY")
 
     async def ask(self, messages: list[Message]) -> str:
-        """Return the model's next message.
+        """Return the text of the model's next message.
 
         Raises:
+            ModelError, MissingExtraError: As `complete`.
+        """
+        return (await self.complete(messages)).reply.content
+
+    async def complete(
+        self, messages: list[Message], tools: Sequence[dict[str, Any]] = ()
+    ) -> ModelReply:
+        """Return the model's next message.
+
+        Args:
+            messages: The conversation so far.
+            tools: What it may call.
+
+        Raises:
+            ContextLengthError: The conversation is too long for the model.
             ModelError: The server refused, or still failed at the last attempt.
             MissingExtraError: httpx2 is not installed.
         """
@@ -88,20 +135,20 @@ class ChatModel:
         for attempt in range(1, self.attempts + 1):
             try:
                 async with self._open_client() as client:
-                    response = await client.post(**self._request(messages))
+                    response = await client.post(**self._request(messages, tools))
                 outcome = self._read(response, attempt)
             except httpx2.TransportError as error:
                 outcome = self._unreachable(error, attempt)
-            if isinstance(outcome, str):
+            if isinstance(outcome, ModelReply):
                 return outcome
             await asyncio.sleep(outcome)
         raise AssertionError("unreachable")
 
     def ask_now(self, messages: list[Message]) -> str:
-        """Return the model's next message. Blocks.
+        """Return the text of the model's next message. Blocks.
 
         Raises:
-            ModelError, MissingExtraError: As `ask`.
+            ModelError, MissingExtraError: As `complete`.
         """
         httpx2 = _httpx2()
         with httpx2.Client(**self._settings()) as client:
@@ -111,8 +158,8 @@ class ChatModel:
                     outcome = self._read(response, attempt)
                 except httpx2.TransportError as error:
                     outcome = self._unreachable(error, attempt)
-                if isinstance(outcome, str):
-                    return outcome
+                if isinstance(outcome, ModelReply):
+                    return outcome.reply.content
                 time.sleep(outcome)
         raise AssertionError("unreachable")
 
@@ -166,11 +213,15 @@ class ChatModel:
             "verify": self._ssl or False,
         }
 
-    def _request(self, messages: list[Message]) -> dict[str, Any]:
+    def _request(
+        self, messages: list[Message], tools: Sequence[dict[str, Any]] = ()
+    ) -> dict[str, Any]:
         body = {"model": self.model, "messages": messages, **self.options}
+        if tools:
+            body = {"tools": list(tools), "parallel_tool_calls": False, **body}
         return {"url": f"{self.base_url}/chat/completions", "json": body}
 
-    def _read(self, response: httpx2.Response, attempt: int) -> str | float:
+    def _read(self, response: httpx2.Response, attempt: int) -> ModelReply | float:
         """Return the content of an answer, or how long to wait before the next attempt.
 
         Raises:
@@ -178,9 +229,12 @@ class ChatModel:
         """
         status = response.status_code
         if status == 200:
-            return _content(response.content)
+            return _completion(response.content)
         if status not in _RETRY_STATUSES or attempt == self.attempts:
-            message = f"{self.base_url} answered {status}: {_error_message(response)}"
+            why = _error_message(response)
+            message = f"{self.base_url} answered {status}: {why}"
+            if status in (400, 413) and _TOO_LONG.search(f"{why} {_error_code(response)}"):
+                raise ContextLengthError(message)
             raise ModelError(message + _ADVICE.get(status, ""))
         retry_after_s = _retry_after_s(response.headers.get("Retry-After"))
         return _backoff_s(attempt) if retry_after_s is None else min(retry_after_s, self.timeout_s)
@@ -214,23 +268,63 @@ def _httpx2() -> Any:
     try:
         import httpx2
     except ImportError:
-        raise ew.errors.MissingExtraError.for_extra(
-            "Asking a model needs httpx2.", "http"
-        ) from None
+        raise MissingExtraError.for_extra("Asking a model needs httpx2.", "http") from None
     return httpx2
 
 
-def _content(reply: bytes) -> str:
+def _completion(body: bytes) -> ModelReply:
     try:
-        content = json.loads(reply)["choices"][0]["message"]["content"]
-    except (ValueError, LookupError, TypeError) as error:
-        shown = reply[:200].decode(errors="replace")
+        answer = json.loads(body)
+        choice = answer["choices"][0]
+        message = choice["message"]
+        if not isinstance(message, dict):
+            raise TypeError("the message is no object")
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        shown = body[:200].decode(errors="replace")
         raise ModelError(f"The server's answer is not a chat completion: {shown!r}") from error
-    if content is None:
-        return ""
-    if not isinstance(content, str):
+    content = message.get("content")
+    if not isinstance(content, str | list | None):
         raise ModelError(f"The content of the answer must be a str, got {type(content).__name__}")
-    return content
+    usage = answer.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
+    finish_reason = choice.get("finish_reason")
+    return ModelReply(
+        reply=read_message(message),
+        finish_reason=finish_reason if isinstance(finish_reason, str) else None,
+        prompt_tokens=_count(usage.get("prompt_tokens")),
+        completion_tokens=_count(usage.get("completion_tokens")),
+        tokens=_tokens(answer, choice),
+    )
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _tokens(answer: dict[str, Any], choice: dict[str, Any]) -> Tokens | None:
+    """Return the tokens of an answer, in the fields that vLLM has for their ids."""
+    completion_ids = _numbers(choice.get("token_ids"), int)
+    prompt_ids = _numbers(answer.get("prompt_token_ids") or choice.get("prompt_token_ids"), int)
+    if completion_ids is None or prompt_ids is None:
+        return None
+    logprobs = choice.get("logprobs")
+    listed = logprobs.get("content") if isinstance(logprobs, dict) else None
+    values = [one.get("logprob") for one in listed or () if isinstance(one, dict)]
+    known = _numbers(values, float) if len(values) == len(completion_ids) else None
+    return Tokens(prompt_ids=prompt_ids, completion_ids=completion_ids, logprobs=known)
+
+
+def _numbers(values: Any, kind: type) -> list[Any] | None:
+    if not isinstance(values, list):
+        return None
+    return values if all(type(one) in (int, kind) for one in values) else None
+
+
+def _error_code(response: httpx2.Response) -> str:
+    try:
+        return str(json.loads(response.content)["error"]["code"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ""
 
 
 def _error_message(response: httpx2.Response) -> str:
