@@ -103,7 +103,7 @@ def test_an_episode_from_its_task_to_its_end(counter: TestClient) -> None:
 
     assert session.created.json() == {"sid": session.headers["X-Session-ID"]}
     assert [block["type"] for block in prompt] == ["text"]
-    assert session.get("/messages").json() == [{"role": "user", "blocks": prompt}]
+    assert session.get("/messages").json() == [{"role": "user", "blocks": prompt, "detail": None}]
     assert (first["ok"], first["output"]["reward"], first["output"]["finished"]) == (
         True,
         1.0,
@@ -310,7 +310,7 @@ def test_a_long_answer_comes_in_pieces_that_begin_with_no_space() -> None:
     with client_of(Spaces) as client:
         session = Session(client)
         name = client.get("/tools").json()["tools"][0]["name"]
-        events = events_in(session.post("/call", name=name, input={"action": "x"}).text)
+        events = events_in(session.post("/call", name=name, input={"text": "x"}).text)
         whole = json.loads("".join(data for _, data in events[1:]))
 
     assert len(events) > 20

@@ -70,7 +70,5 @@ class ArealAgent:
             return (await agent.reply(turn)).action
 
         async with agent:
-            played = await play_episode(
-                self._env_id, data, reply, self._max_turns, self._options
-            )
+            played = await play_episode(self._env_id, data, reply, self._max_turns, self._options)
         return played.reward

@@ -53,7 +53,9 @@ def art_rollout(
     """
 
     async def rollout(model: Any, scenario: Any) -> Any:
-        client, seen, tools = model.openai_client(), [], []
+        client = model.openai_client()
+        seen: list[Any] = []
+        tools: list[dict[str, Any]] = []
 
         async def reply(turn: ChatTurn) -> dict[str, Any]:
             observation = turn.result.observation

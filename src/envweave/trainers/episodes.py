@@ -134,7 +134,7 @@ async def play_episode(
     of_chat = {name: one for name, one in options.items() if name in _OF_CHAT}
     of_make = {name: one for name, one in options.items() if name not in _OF_CHAT}
     score, turns = EpisodeScore(), 0
-    async with await make_async(env_id, **of_make) as env:
+    async with make_async(env_id, **of_make) as env:
         view = chat(env, **of_chat)
         result = await view.reset(**reset_arguments(row))
         while not result.done:

@@ -19,7 +19,9 @@ import contextlib
 import importlib
 import importlib.metadata
 import inspect
-from collections.abc import Mapping
+import itertools
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
@@ -27,13 +29,13 @@ from starlette.requests import Request
 
 from envweave.codec.spec import short_repr
 from envweave.errors import (
+    ActionError,
     EnvWeaveError,
     OptionError,
     ResetNeededError,
     SessionGoneError,
     suggest,
 )
-from envweave.server.dialects.action_tools import EnvTool, action_tools, object_schema
 from envweave.server.dialects.openenv import Mcp
 from envweave.server.http.bodies import read_body
 from envweave.server.http.sessions import HTTPSession, HTTPSessions
@@ -42,6 +44,7 @@ from envweave.server.service import Service
 from envweave.server.sessions import CANNOT_WAIT
 from envweave.wire.description import Description
 from envweave.wire.encoding import PLAIN_JSON
+from envweave.wire.openenv import is_bare
 from envweave.wire.results import Wired, as_http_payload, decode_result
 
 if TYPE_CHECKING:
@@ -65,6 +68,23 @@ _RESULT = (
     "terminated or truncated."
 )
 _FEW = 64  # below this, closed MCP sessions are not removed
+
+
+@dataclass(frozen=True, slots=True)
+class EnvTool:
+    """A tool as an MCP client sees it.
+
+    Attributes:
+        name: Its name.
+        description: Its description.
+        schema: The JSON Schema of its arguments.
+        holds_action: Whether the action is its argument `action` rather than all arguments.
+    """
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+    holds_action: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +139,7 @@ class McpTools:
         if mcp_session is not None:
             return list(tools.values())
         named = [_with_session(tool) for tool in tools.values()]
-        closing = EnvTool("close", "Close the session.", object_schema({}))
+        closing = EnvTool("close", "Close the session.", _object({}))
         return [*named, _with_session(closing)]
 
     async def call(
@@ -158,16 +178,23 @@ class McpTools:
             if session_id is not None and not isinstance(session_id, str):
                 raise OptionError(f"{SESSION} must be a string, got {short_repr(session_id)}.")
         if name == "reset":
-            tools[name].check_arguments(arguments, OptionError)
+            _check_arguments(tools[name], arguments, OptionError)
             return await self._reset(arguments, mcp_session, session_id)
         session = self._find(mcp_session, session_id)
         if name == "close":
             await self._sessions.close(session.id)
             return {"closed": True}
         if name == "state":
-            tools[name].check_arguments(arguments, OptionError)
+            _check_arguments(tools[name], arguments, OptionError)
             return await session.call("state", {})
-        return _plain_result(await session.call("step", {"action": tools[name].action(arguments)}))
+        tool = tools[name]
+        if tool.holds_action or name != "step":
+            # The environment does not see the name of the tool, so the fields of another would fit.
+            _check_arguments(tool, arguments, ActionError)
+        if tool.holds_action and "action" not in arguments:
+            raise ActionError(f"{name} needs the argument 'action'.")
+        action = arguments["action"] if tool.holds_action else arguments
+        return _plain_result(await session.call("step", {"action": action}))
 
     async def _reset(
         self, arguments: dict[str, Any], mcp_session: str | None, session_id: str | None
@@ -224,20 +251,106 @@ def _plain_result(result: Any) -> dict[str, Any]:
     return as_http_payload(result if isinstance(result, Wired) else decode_result(result))
 
 
+def _check_arguments(
+    tool: EnvTool, arguments: Mapping[str, Any], error: type[OptionError | ActionError]
+) -> None:
+    known = tool.schema["properties"]
+    for name in arguments:
+        if name not in known:
+            takes = f"It takes: {', '.join(known)}." if known else "It takes none."
+            raise error(f"{tool.name} takes no {name[:80]!r}.{suggest(name, known)} {takes}")
+
+
 def _tools_of(about: Description) -> dict[str, EnvTool]:
     """Return the tools of an environment by name, in the order of use."""
     does = about.description or about.name
-    reset = object_schema(
+    reset = _object(
         {name: one for name, one in _RESET_PARAMETERS.items() if name in about.reset_takes}
     )
     tools = [
         EnvTool("reset", f"{does} Begin an episode. {_RESULT}", reset),
-        *action_tools(about, _RESULT).values(),
-        EnvTool(
-            "state", "Read the state of the episode, without taking a step.", object_schema({})
-        ),
+        *_action_tools(about, does),
+        EnvTool("state", "Read the state of the episode, without taking a step.", _object({})),
     ]
     return {tool.name: tool for tool in tools}
+
+
+def _action_tools(about: Description, does: str) -> Iterator[EnvTool]:
+    schema = about.action
+    members = [_resolved(one, schema) for one in schema.get("anyOf", [])]
+    names = [_tool_name(one) for one in members]
+    if members and _are_distinct(members, names):
+        for name, member in zip(names, members, strict=True):
+            yield EnvTool(
+                name, f"{does} Take one step: {member['title']}. {_RESULT}", _plain(member)
+            )
+        return
+    resolved = _resolved(schema, schema)
+    if about.possible_agents is not None:
+        text = f"{does} Take one step, with an action for each agent whose turn it is. {_RESULT}"
+        properties = {name: _plain(one) for name, one in resolved["properties"].items()}
+        yield EnvTool("step", text, {**resolved, "properties": properties})
+    elif resolved.get("type") == "object" and not is_bare(resolved):
+        yield EnvTool("step", f"{does} Take one step. {_RESULT}", _plain(resolved))
+    else:
+        # `$defs` must be beside the reference, not below it.
+        definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
+        action = {name: one for name, one in schema.items() if name != "$defs"}
+        wrapped = {**_object({"action": action}, ["action"]), **definitions}
+        yield EnvTool("step", f"{does} Take one step. {_RESULT}", wrapped, holds_action=True)
+
+
+def _object(properties: dict[str, Any], required: list[str] | None = None) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required or [],
+        "additionalProperties": False,
+    }
+
+
+def _resolved(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
+    """Resolve a reference, and return the schema with the definitions that it may refer to."""
+    definitions = root.get("$defs", {})
+    reference = str(schema.get("$ref", ""))
+    if reference:
+        schema = definitions.get(reference.removeprefix("#/$defs/"), {})
+    return {**schema, **({"$defs": definitions} if definitions else {})}
+
+
+def _plain(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return an action's schema without the `metadata` that every action may carry."""
+    if schema.get("type") != "object" or "metadata" in schema.get("required", []):
+        return schema
+    properties = {k: one for k, one in schema.get("properties", {}).items() if k != "metadata"}
+    return {**schema, "properties": properties}
+
+
+def _tool_name(schema: dict[str, Any]) -> str:
+    """Return the tool name of a class of actions: `MoveAction` is `move`."""
+    title = re.sub(r"Action$", "", str(schema.get("title", "")))
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", title).lower()
+
+
+def _are_distinct(members: list[dict[str, Any]], names: list[str]) -> bool:
+    """Whether the fields of an action determine its class: the tool name is not passed on."""
+    if not all(names) or len(set(names)) < len(names) or {"reset", "state", "close"} & set(names):
+        return False
+    if not all(one.get("type") == "object" and "properties" in one for one in members):
+        return False
+    return not any(_overlap(a, b) for a, b in itertools.combinations(members, 2))
+
+
+def _overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether some value is an action of both."""
+    needed = set(one.get("required", [])), set(other.get("required", []))
+    if not (needed[0] <= other["properties"].keys() and needed[1] <= one["properties"].keys()):
+        return False
+    for name in needed[0] & needed[1]:
+        choices = [side["properties"][name].get("enum") for side in (one, other)]
+        if choices[0] and choices[1] and not any(value in choices[1] for value in choices[0]):
+            return False
+    return True
 
 
 def _with_session(tool: EnvTool) -> EnvTool:

@@ -35,8 +35,6 @@ from envweave.errors import (
 from envweave.server.dialects.turns import (
     Turn,
     TurnEpisode,
-    action_from_text,
-    action_of_call,
     answer_details,
     begin_episode,
     json_response,
@@ -57,8 +55,8 @@ COOKIE = "envweave_session"
 MARK = b'"responses_create_params"'
 """What every body of this dialect has, and none of plain HTTP."""
 
-MAX_INVALID = 8
-"""How many invalid actions in a row truncate an episode."""
+MAX_INVALID = 5
+"""How many replies that are no actions truncate an episode, as in the chat view."""
 
 KEPT = 4096
 """How many closed sessions are remembered, for a client that repeats its last step."""
@@ -72,7 +70,7 @@ class _Driven:
 
     Attributes:
         episode: The episode.
-        invalid: The number of invalid actions since the last valid one.
+        invalid: How many replies were no actions.
         is_scored: Whether any step had a reward.
         request_id: The id of the last step.
         answer: The answer to it.
@@ -134,8 +132,8 @@ class NemoGym:
         turn = driven.episode.first
         tools = [
             {"type": "function", "name": one.name, "description": one.description,
-             "parameters": one.schema, "strict": False}
-            for one in driven.episode.tools.values()
+             "parameters": one.parameters, "strict": False}
+            for one in driven.episode.tools
         ]  # fmt: skip
         info = {
             **turn.details,
@@ -143,7 +141,10 @@ class NemoGym:
             "supports_explicit_close": True,
             "supports_step_idempotency": True,
         }
-        return self._with_cookie(driven, {"observation": turn.text or None, "info": info})
+        text = turn.text
+        if not _has_tools(fields):
+            text = "\n\n".join(one for one in (driven.episode.actions.instructions, text) if one)
+        return self._with_cookie(driven, {"observation": text or None, "info": info})
 
     async def step(self, request: Request) -> Response:
         """Take the actions in the response of a model; a repeated call gets the first answer."""
@@ -195,20 +196,23 @@ class NemoGym:
     ) -> tuple[Turn, str]:
         """Take one action; an invalid one is an observation, and too many end the episode."""
         episode = driven.episode
+        actions = episode.actions
         try:
             if call is None:
-                action = action_from_text(episode.tools, _text(output))
+                action = actions.of_text(_text(output))
             else:
-                name = str(call.get("name"))
-                action = action_of_call(episode.tools, name, _arguments(call))
+                action = actions.of_call(str(call.get("name")), _arguments(call))
             turn = await episode.step(action)
         except ActionError as error:
             driven.invalid += 1
             episode.is_over = is_over = driven.invalid >= MAX_INVALID
             driven.is_scored = driven.is_scored or is_over  # the model's own fault
-            details = {**episode.first.details, "invalid_action": str(error)}
-            return Turn("", None, terminated=False, truncated=is_over, details=details), str(error)
-        driven.invalid = 0
+            details = {**episode.first.details, "invalid_reply": str(error)}
+            text = f"That is not a valid action. {error}"
+            if call is None:
+                text = f"{text} {actions.instructions}".rstrip()
+            refused = Turn([], [], None, terminated=False, truncated=is_over, details=details)
+            return refused, text
         return turn, turn.text
 
     async def _close(self, request: Request) -> Response:
@@ -276,6 +280,12 @@ class NemoGym:
         return response
 
 
+def _has_tools(fields: Mapping[str, Any]) -> bool:
+    """Whether the row offers tools to the model; otherwise it must be told how to reply."""
+    params = fields.get("responses_create_params")
+    return bool(isinstance(params, dict) and params.get("tools"))
+
+
 def _output(fields: Mapping[str, Any]) -> list[Any]:
     """Return the output items of the model's response."""
     response = fields.get("response")
@@ -298,8 +308,11 @@ def _text(output: list[Any]) -> str:
     return "".join(parts)
 
 
-def _arguments(call: Mapping[str, Any]) -> Any:
+def _arguments(call: Mapping[str, Any]) -> dict[str, Any] | str:
+    """Return the arguments of a function call, which are JSON text."""
+    arguments = call.get("arguments") or "{}"
     try:
-        return json.loads(call.get("arguments") or "{}")
-    except (TypeError, ValueError) as error:
-        raise ActionError(f"The arguments are not JSON: {error}.") from None
+        read = json.loads(arguments)
+    except (TypeError, ValueError):
+        return str(arguments)
+    return read if isinstance(read, dict) else str(arguments)

@@ -18,7 +18,7 @@ import re
 import secrets
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
@@ -27,16 +27,15 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from envweave.errors import ActionError, CapacityError, SessionGoneError
-from envweave.server.dialects.action_tools import action_tools
 from envweave.server.dialects.turns import (
+    TurnActions,
     TurnEpisode,
-    action_of_call,
     answer_details,
     begin_episode,
     detail_response,
     json_response,
+    parts_of,
     read_object,
-    refuse_agents,
 )
 from envweave.server.http.bodies import read_body
 from envweave.server.http.routes import Endpoint
@@ -49,6 +48,7 @@ from envweave.wire.messages import Call
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from envweave.conversation import ChatTool
     from envweave.server.service import Service
     from envweave.wire.description import Description
 
@@ -121,7 +121,7 @@ class OpenReward:
         """Return the routes. Those about the environment are there with and without its name."""
         gets: dict[str, Endpoint] = {
             "tools": self._tools,
-            "task_tools": self._tools,
+            "task_tools": self._task_tools,
             "splits": self._splits,
             "prompt": self._prompt,
             "messages": self._messages,
@@ -163,7 +163,7 @@ class OpenReward:
     async def _about(self) -> Description:
         await self._service.start()
         about = self._service.runtime.description
-        refuse_agents(about)
+        TurnActions(about)  # refuses several agents
         return about
 
     def _checked(self, endpoint: Endpoint) -> Endpoint:
@@ -183,22 +183,11 @@ class OpenReward:
     async def _list_environments(self, request: Request) -> Response:  # noqa: ARG002 - an endpoint
         return json_response([_name_of(await self._about())])
 
-    async def _tools(self, request: Request) -> Response:
-        if request.url.path.endswith("/task_tools"):
-            self._find(request)
-        about = await self._about()
-        tools = [
-            {"name": one.name, "description": one.description, "input_schema": one.schema}
-            for one in action_tools(about).values()
-        ]
-        return json_response(
-            {
-                "tools": tools,
-                "terminal_tool": None,
-                "supports_score_group": False,
-                "message_block_types": ["text", "image"],
-            }
-        )
+    async def _tools(self, request: Request) -> Response:  # noqa: ARG002 - an endpoint
+        return _listed_tools(TurnActions(await self._about()).tools)
+
+    async def _task_tools(self, request: Request) -> Response:
+        return _listed_tools(self._find(request).tools)
 
     async def _splits(self, request: Request) -> Response:  # noqa: ARG002 - an endpoint
         names = self._lengths(await self._about())
@@ -360,10 +349,18 @@ class OpenReward:
         return begun.episode
 
     async def _prompt(self, request: Request) -> Response:
-        return json_response(_blocks(self._find(request).first.text))
+        return json_response(_blocks(self._find(request).first.parts))
 
     async def _messages(self, request: Request) -> Response:
-        return json_response([{"role": "user", "blocks": _blocks(self._find(request).first.text)}])
+        messages = [
+            {
+                "role": "system" if one.role == "system" else "user",
+                "blocks": _blocks(parts_of(one)),
+                "detail": None,
+            }
+            for one in self._find(request).first.messages
+        ]
+        return json_response(messages)
 
     # Tool calls
 
@@ -408,17 +405,17 @@ async def _answer(episode: TurnEpisode, name: str, given: dict[str, Any]) -> tup
     """Carry out a tool call; return the last event of its answer. Raises nothing."""
     if episode.is_over:
         return _refused("The episode has finished. Begin another session.", "episode_finished")
-    if name not in episode.tools:
-        known = ", ".join(episode.tools)
-        return _refused(f"There is no tool {name[:80]!r}. Known: {known}.", "not_found")
+    known = [tool.name for tool in episode.tools]
+    if name not in known:
+        return _refused(f"There is no tool {name[:80]!r}. Known: {', '.join(known)}.", "not_found")
     try:
-        turn = await episode.step(action_of_call(episode.tools, name, given))
+        turn = await episode.step(episode.actions.of_call(name, given))
     except ActionError as error:
         return _refused(str(error), "input_validation")
     except Exception as error:  # noqa: BLE001 - becomes an event of the answer
         return "error", " ".join(episode.fault_for(error).message.split())
     output = {
-        "blocks": _blocks(turn.text),
+        "blocks": _blocks(turn.parts),
         "metadata": turn.details,
         "reward": turn.reward,
         "finished": turn.done,
@@ -430,8 +427,33 @@ def _refused(message: str, reason: str) -> tuple[str, str]:
     return "end", PLAIN_JSON.encode({"ok": False, "error": message, "reason": reason}).decode()
 
 
-def _blocks(text: str) -> list[dict[str, Any]]:
-    return [{"text": text, "detail": None, "type": "text"}]
+def _blocks(parts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return parts of a message as blocks of the standard."""
+    return [
+        {"type": "text", "text": part["text"], "detail": None}
+        if part["type"] == "text"
+        else _image(part["image_url"]["url"])
+        for part in parts
+    ]
+
+
+def _image(url: str) -> dict[str, Any]:
+    kind, _, data = url.removeprefix("data:").partition(";base64,")
+    return {"type": "image", "mimeType": kind, "data": data, "detail": None}
+
+
+def _listed_tools(tools: Iterable[ChatTool]) -> Response:
+    return json_response(
+        {
+            "tools": [
+                {"name": one.name, "description": one.description, "input_schema": one.parameters}
+                for one in tools
+            ],
+            "terminal_tool": None,
+            "supports_score_group": False,
+            "message_block_types": ["text", "image"],
+        }
+    )
 
 
 async def _follow(task_id: str, answer: _Answer) -> AsyncIterator[bytes]:

@@ -1,14 +1,14 @@
-"""One episode in turns of text: for dialects whose sessions are one episode each.
+"""One episode as a conversation: for dialects whose sessions are one episode each.
 
-What their clients show to a model is text, and they know no episode that failed. So an observation
-is given as text, and an episode that must not be trained on ends in an error, never in a reward.
+Their clients show text and images to a model, and know no episode that failed. So observations and
+replies have the form of the chat view, and an episode that must not be trained on ends in an error,
+never in a reward.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +17,10 @@ from typing import TYPE_CHECKING, Any, final
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from envweave.codec import to_plain
+from envweave.conversation import ChatAction, ChatTool, ChatToolCall, TurnMessage
+from envweave.conversation.rendering import is_chat_observation, render_messages
+from envweave.conversation.replies import ReplyReader
 from envweave.errors import (
     ActionError,
     EnvironmentLostError,
@@ -24,15 +28,14 @@ from envweave.errors import (
     OptionError,
     ToolCallOpenError,
     WireError,
-    suggest,
 )
-from envweave.server.dialects.action_tools import EnvTool, action_tools
 from envweave.server.http.bodies import read_body
 from envweave.server.http.routes import Endpoint, wait_for_disconnect
 from envweave.types import ToolCallRequest
+from envweave.wire.description import Rebuilt
 from envweave.wire.encoding import PLAIN_JSON
 from envweave.wire.faults import fault_of, kind_by_code
-from envweave.wire.openenv import END, VALUE, shown
+from envweave.wire.openenv import END
 from envweave.wire.results import Wired, decode_result
 
 if TYPE_CHECKING:
@@ -43,20 +46,25 @@ if TYPE_CHECKING:
     from envweave.wire.description import Description
     from envweave.wire.messages import WireFault
 
+REPLY = "reply"
+"""The tool for a text, where actions are texts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What an episode answers to a reset or a step, as plain data.
+    """What an episode answers to a reset or a step.
 
     Attributes:
-        text: The observation.
+        messages: What a model is shown.
+        tools: The tools that the observation offers, if the environment has its own.
         reward: The reward of the step; `None` if it is not scored.
         terminated: Whether the task is over.
         truncated: Whether a limit ended the episode.
-        details: The info, the ids of the episode and its task, and how it ended.
+        details: The info, the ids of the episode and its task, and how it ended, as plain data.
     """
 
-    text: str
+    messages: list[TurnMessage]
+    tools: list[ChatTool]
     reward: float | None
     terminated: bool
     truncated: bool
@@ -67,6 +75,84 @@ class Turn:
         """Whether the episode is over."""
         return self.terminated or self.truncated
 
+    @property
+    def parts(self) -> list[dict[str, Any]]:
+        """What it shows, as parts of a message: texts, and images with a data URL."""
+        return [part for message in self.messages for part in parts_of(message)]
+
+    @property
+    def text(self) -> str:
+        """What it shows, without the images."""
+        return "\n\n".join(part["text"] for part in self.parts if part["type"] == "text")
+
+
+def parts_of(message: TurnMessage) -> list[dict[str, Any]]:
+    """Return the content of a message as parts, without empty texts."""
+    content = message.content
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return [part for part in parts if part.get("text") != ""]
+
+
+@final
+class TurnActions:
+    """The actions of an environment as tools, and what a model replies as actions.
+
+    Attributes:
+        tools: The tools that are there in every episode.
+        instructions: Tells a model without tools the form of its replies.
+
+    Raises:
+        OptionError: The environment has several agents.
+    """
+
+    def __init__(self, about: Description) -> None:
+        if about.possible_agents is not None:
+            raise OptionError(
+                f"{about.name} has {len(about.possible_agents)} agents, and this dialect has one. "
+                "Use the client of envweave or OpenEnv, or MCP."
+            )
+        rebuilt = Rebuilt(about)
+        self.rebuild = rebuilt.rebuild
+        self._reader = reader = ReplyReader(rebuilt.interface.action_spec)
+        self.instructions = reader.instructions
+        self.tools = [
+            ChatTool(
+                name=one.name,
+                description=" ".join([about.description, one.description]).strip(),
+                parameters=one.parameters,
+            )
+            for one in reader.tools or [_reply_tool()]
+        ]
+
+    def of_call(self, name: str, arguments: dict[str, Any] | str) -> Any:
+        """Return the action of a tool call.
+
+        Raises:
+            ActionError: There is no such tool, or its arguments are invalid.
+        """
+        if self._reader.tools or (self._reader.is_chat and name != REPLY):
+            return self._read(ChatAction(tool_calls=[ChatToolCall(name=name, arguments=arguments)]))
+        text = arguments.get("text") if isinstance(arguments, dict) else None
+        if name != REPLY or not isinstance(text, str):
+            raise ActionError(f"There is one tool: {REPLY}, with the argument `text`, a string.")
+        return self._read(ChatAction(content=text))
+
+    def of_text(self, text: str) -> Any:
+        """Return the action of a text.
+
+        Raises:
+            ActionError: It is none.
+        """
+        return self._read(ChatAction(content=text))
+
+    def _read(self, reply: ChatAction) -> Any:
+        return to_plain(self._reader.read(reply))
+
+
+def _reply_tool() -> ChatTool:
+    text = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    return ChatTool(name=REPLY, description="Reply with a text.", parameters=text)
+
 
 @final
 class TurnEpisode:
@@ -74,19 +160,26 @@ class TurnEpisode:
 
     Attributes:
         session: The session.
-        tools: The tools that take a step, by name.
+        actions: Its actions as tools.
+        tools: All tools of the episode.
         first: What the reset answered.
         is_over: Whether the episode has ended.
     """
 
-    def __init__(
-        self, service: Service, session: HTTPSession, tools: Mapping[str, EnvTool], first: Turn
-    ) -> None:
+    def __init__(self, service: Service, session: HTTPSession, actions: TurnActions) -> None:
         self._service = service
         self.session = session
-        self.tools = tools
-        self.first = first
+        self.actions = actions
         self.is_over = False
+
+    async def reset(self, params: Mapping[str, Any]) -> None:
+        """Begin the episode.
+
+        Raises:
+            EnvWeaveError: It cannot begin.
+        """
+        self.first = await self._call("reset", dict(params))
+        self.tools = [*self.first.tools, *self.actions.tools]
 
     async def step(self, action: Any) -> Turn:
         """Take a step. If the caller is cancelled, the step still runs to its end.
@@ -96,9 +189,49 @@ class TurnEpisode:
             EnvironmentLostError: The episode has failed, and must not be trained on.
             EnvWeaveError: The session is gone.
         """
-        turn = _turn_of(await self.session.call("step", {"action": action}))
+        turn = await self._call("step", {"action": action})
         self.is_over = turn.done
         return turn
+
+    async def _call(self, method: str, params: dict[str, Any]) -> Turn:
+        """Make a call; return its turn, or raise why the episode must not be trained on."""
+        result = await self.session.call(method, params)
+        sent = result if isinstance(result, Wired) else decode_result(result)
+        end = sent.end
+        if end is not None and not end.valid:
+            raise EnvironmentLostError(
+                f"The episode has failed ({end.reason}, caused by the {end.blame}) and has no "
+                f"reward: {end.cause}"
+            )
+        asked = [one for one in sent.events if isinstance(one, ToolCallRequest)]
+        if asked:
+            raise ToolCallOpenError(
+                f"The environment asks its caller to run the tool {asked[0].name!r}, which clients "
+                "of this dialect cannot. Use envweave's own client."
+            )
+        details: dict[str, Any] = {
+            "info": sent.info,
+            "episode_id": sent.episode_id,
+            "task_id": sent.task_id,
+            "step_index": sent.step_index,
+            "terminated": sent.terminated,
+            "truncated": sent.truncated,
+        }
+        if end is not None:
+            details[END] = {"reason": end.reason, "blame": end.blame, "cause": end.cause}
+        seen = sent.observation if sent is result else self.actions.rebuild(sent.observation)
+        messages, _ = render_messages(seen, None)
+        offered = seen.tools if is_chat_observation(seen) else []
+        reward = sent.reward
+        is_number = isinstance(reward, bool | int | float) and math.isfinite(reward)
+        return Turn(
+            [message for message in messages if message.role != "assistant"],
+            [ChatTool(**to_plain(tool)) for tool in offered],
+            float(reward) if is_number else None,
+            bool(sent.terminated),
+            bool(sent.truncated),
+            PLAIN_JSON.decode(PLAIN_JSON.encode(details)),
+        )
 
     def fault_for(self, error: BaseException) -> WireFault:
         """Return the fault for an error of a step; internal details go to the log only."""
@@ -109,7 +242,7 @@ async def begin_episode(
     service: Service,
     sessions: HTTPSessions,
     request: Request,
-    reset: Mapping[str, Any],
+    params: Mapping[str, Any],
     wait_s: float,
 ) -> TurnEpisode:
     """Open a session and begin its episode. A client that has gone leaves no session behind.
@@ -120,13 +253,13 @@ async def begin_episode(
         EnvWeaveError: The episode cannot begin.
     """
     await service.start()
-    about = service.runtime.description
-    refuse_agents(about)
+    actions = TurnActions(service.runtime.description)
     disconnected = asyncio.ensure_future(wait_for_disconnect(request))
     try:
         session = await sessions.open({"wait_s": wait_s}, disconnected)
+        episode = TurnEpisode(service, session, actions)
         try:
-            first = _turn_of(await session.call("reset", dict(reset)))
+            await episode.reset(params)
         except BaseException:
             await sessions.close(session.id)
             raise
@@ -134,119 +267,7 @@ async def begin_episode(
             session.disconnect()
     finally:
         disconnected.cancel()
-    return TurnEpisode(service, session, action_tools(about), first)
-
-
-def refuse_agents(about: Description) -> None:
-    """Refuse an environment with several agents.
-
-    Raises:
-        OptionError: It has several.
-    """
-    if about.possible_agents is not None:
-        raise OptionError(
-            f"{about.name} has {len(about.possible_agents)} agents, and this dialect has one. Use "
-            "the client of envweave or OpenEnv, or MCP."
-        )
-
-
-def action_from_text(tools: Mapping[str, EnvTool], text: str) -> Any:
-    """Return the action that a model wrote as text.
-
-    It is the text itself if the action is a text, or needs nothing else. Otherwise the text must be
-    the JSON of the action.
-
-    Raises:
-        ActionError: It is not.
-    """
-    if len(tools) > 1:
-        raise ActionError(f"Call one of the tools: {', '.join(tools)}.")
-    (tool,) = tools.values()
-    properties = tool.schema["properties"]
-    needed = tool.schema.get("required") or list(properties)
-    if len(needed) == 1 and _is_text(properties[needed[0]]):
-        return tool.action({needed[0]: text})
-    try:
-        written = json.loads(text)
-    except ValueError as error:
-        example = json.dumps(dict.fromkeys(needed, "..."))
-        raise ActionError(f"The action must be JSON such as {example}: {error}.") from None
-    if isinstance(written, dict) and not tool.holds_action:
-        return tool.action(written)
-    if len(needed) != 1:
-        raise ActionError(f"The action must be a JSON object, got {text[:80]!r}.")
-    return tool.action({needed[0]: written})
-
-
-def _is_text(schema: Mapping[str, Any]) -> bool:
-    choices = schema.get("enum")
-    if choices:
-        return all(isinstance(one, str) for one in choices)
-    return schema.get("type") == "string"
-
-
-def action_of_call(tools: Mapping[str, EnvTool], name: str, arguments: Any) -> Any:
-    """Return the action of a tool call.
-
-    Raises:
-        ActionError: There is no such tool, or an argument is invalid.
-    """
-    tool = tools.get(name)
-    if tool is None:
-        known = ", ".join(tools)
-        raise ActionError(f"There is no tool {name[:80]!r}.{suggest(name, tools)} Known: {known}.")
-    if not isinstance(arguments, dict):
-        raise ActionError(f"The arguments of {name} must be an object.")
-    return tool.action(arguments)
-
-
-def _turn_of(result: Any) -> Turn:
-    """Return a turn, or raise why the episode must not be trained on."""
-    sent = result if isinstance(result, Wired) else decode_result(result)
-    end = sent.end
-    if end is not None and not end.valid:
-        raise EnvironmentLostError(
-            f"The episode has failed ({end.reason}, caused by the {end.blame}) and has no reward: "
-            f"{end.cause}"
-        )
-    asked = [one for one in sent.events if isinstance(one, ToolCallRequest)]
-    if asked:
-        raise ToolCallOpenError(
-            f"The environment asks its caller to run the tool {asked[0].name!r}, which clients of "
-            "this dialect cannot. Use envweave's own client."
-        )
-    details: dict[str, Any] = {
-        "info": sent.info,
-        "episode_id": sent.episode_id,
-        "task_id": sent.task_id,
-        "step_index": sent.step_index,
-        "terminated": sent.terminated,
-        "truncated": sent.truncated,
-    }
-    if end is not None:
-        details[END] = {"reason": end.reason, "blame": end.blame, "cause": end.cause}
-    # Values of the author's code become plain data here, only once.
-    plain = PLAIN_JSON.decode(PLAIN_JSON.encode([shown(sent.observation), sent.reward, details]))
-    observation, reward, details = plain
-    is_number = isinstance(reward, bool | int | float) and math.isfinite(reward)
-    return Turn(
-        text_of(observation),
-        float(reward) if is_number else None,
-        bool(sent.terminated),
-        bool(sent.truncated),
-        details,
-    )
-
-
-def text_of(observation: Mapping[str, Any]) -> str:
-    """Return the fields of an observation as text: its only text, or JSON."""
-    if len(observation) == 1:
-        (value,) = observation.values()
-        if isinstance(value, str):
-            return value
-        if VALUE in observation:
-            return PLAIN_JSON.encode(value).decode()
-    return PLAIN_JSON.encode(observation).decode()
+    return episode
 
 
 async def read_object(request: Request) -> dict[str, Any]:
