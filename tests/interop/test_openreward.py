@@ -86,3 +86,22 @@ def test_a_failed_episode_reaches_the_official_client_as_a_failure() -> None:
     assert failed["error"] == "ToolFailed"
     assert "The episode has failed (error, caused by the environment)" in failed["text"]
     assert late["error"] == "SessionTerminatedError"
+
+
+def test_trl_trains_on_a_server_by_its_openreward_spec() -> None:
+    trl, client = venv_python("trl"), venv_python("openreward")
+    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = subprocess.check_output([client, "-c", ask], text=True).strip()
+
+    with process_serving("counter-v0", arg="done_at=3") as server:
+        seen = run(trl, "openreward_trl_peer.py", server.url, packages)
+
+    assert [row["task_index"] for row in seen["rows"]] == [0, 1, 2, 3]
+    assert [row["seed"] for row in seen["rows"]] == [0, 1, 2, 3]
+    assert len(seen["tools"]) == 1
+    assert "Count up" in seen["doc"]
+    assert seen["prompts"] == ['{"value":0}'] * 3
+    assert seen["outputs"] == ['{"value":1}', '{"value":3}']
+    assert seen["refused"].startswith("Error: input_validation")
+    assert seen["rewards"] == [2.0, None, None]  # the last reward; none of what was not scored
+    assert seen["finished"] == [True, False, False]

@@ -64,7 +64,7 @@ def test_a_failed_episode_is_an_exception_of_the_group_and_no_trajectory() -> No
 
     assert [one.reward for one in group.trajectories] == [1.0, 1.0]
     (exception,) = group.exceptions
-    assert "EnvironmentLostError" in exception.type
+    assert "EnvironmentFailure" in exception.type
 
 
 def test_a_limit_of_turns_truncates() -> None:

@@ -11,7 +11,7 @@ import pytest
 from environments.served import FailsOrWaits
 from fake_services import chat_server
 
-from envweave.errors import EnvironmentLostError, TaskError
+from envweave.errors import EnvironmentFailure, TaskError
 from envweave.trainers.areal import ArealAgent
 
 
@@ -61,7 +61,7 @@ def test_too_many_turns_and_invalid_replies_truncate_with_what_was_earned() -> N
 
 
 def test_a_failed_episode_raises_so_that_areal_rejects_it() -> None:
-    with pytest.raises(EnvironmentLostError, match="has no reward"):
+    with pytest.raises(EnvironmentFailure, match="has no reward"):
         run(ArealAgent(FailsOrWaits), {}, lambda _: "fail")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from environments.served import FailsOrWaits
 
-from envweave.errors import EnvironmentLostError, OptionError
+from envweave.errors import EnvironmentFailure, OptionError
 from envweave.trainers.rllm import RllmEnv
 
 
@@ -54,7 +54,7 @@ def test_episodes_run_in_threads() -> None:
 
 
 def test_a_failed_episode_raises_and_has_no_reward() -> None:
-    with pytest.raises(EnvironmentLostError, match="has no reward"):
+    with pytest.raises(EnvironmentFailure, match="has no reward"):
         play({"env_id": FailsOrWaits}, "fail")
 
 

@@ -15,7 +15,7 @@ from skyrl_gym.envs.base_text_env import BaseTextEnv
 from skyrl_gym.metrics import aggregate_for_environment
 
 import envweave as ew
-from envweave.errors import EnvironmentLostError, OptionError
+from envweave.errors import EnvironmentFailure, OptionError
 from envweave.trainers.episodes import joined
 
 
@@ -112,7 +112,7 @@ def test_skyrl_gets_no_reward_of_a_failed_episode() -> None:
     env.init([])
     env.step("x")
 
-    with pytest.raises(EnvironmentLostError, match="has no reward"):
+    with pytest.raises(EnvironmentFailure, match="has no reward"):
         env.step("x")
 
 
@@ -184,7 +184,7 @@ def test_gem_gets_no_reward_of_a_failed_episode_and_can_begin_another() -> None:
     env.reset()
     env.step("x")
 
-    with pytest.raises(EnvironmentLostError, match="has no reward"):
+    with pytest.raises(EnvironmentFailure, match="has no reward"):
         env.step("x")
 
     assert env.reset()[0] == "begin"

@@ -234,7 +234,8 @@ class ReplyReader:
             except ActionError as error:
                 failure = failure or error
         if failure is None and self._words:
-            failure = ActionError(f"{short_repr(word)} is not one of {', '.join(self._words)}.")
+            words = ", ".join(map(repr, self._words))
+            failure = ActionError(f"{short_repr(word)} is not one of {words}.")
         raise failure or ActionError(f"The reply is not valid JSON ({why}).")
 
     def _read_value(self, value: Any) -> Any:

@@ -15,7 +15,7 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, final, get_args
@@ -306,7 +306,7 @@ def rollout(
     tasks: Iterable[Task | str] | None = None,
     episodes: int | None = None,
     group_size: int = 1,
-    seed: int | None = None,
+    seed: int | Sequence[int] | None = None,
     share_seed: bool = False,
     max_concurrency: int | None = None,
     max_steps: int | None = None,
@@ -338,7 +338,8 @@ def rollout(
             needed. Left out, one is drawn for each group, if the environment has tasks.
         episodes: How many episodes at most; required if `tasks` is missing or endless.
         group_size: How many episodes share a task, as in GRPO.
-        seed: The seed that those of all episodes are derived from; random by default.
+        seed: The seed that those of all episodes are derived from; random by default. Or a list
+            with one for each group, whose members share it.
         share_seed: Whether episodes that share a task share a seed too.
         max_concurrency: How many episodes run at the same time, if less than the pool's size.
         max_steps: Truncate every episode after this many steps.

@@ -61,15 +61,15 @@ class RolloutSchedule:
         tasks: Tasks or their ids; `None` to draw one for each group.
         episodes: How many at most.
         group_size: How many episodes share a task.
-        seed: The seed that those of all episodes are derived from; `None` if the environment
-            takes none.
+        seed: The seed that those of all episodes are derived from, or one for each group; `None` if
+            the environment takes none.
         share_seed: Whether episodes that share a task share a seed.
     """
 
     tasks: Iterable[Task | str] | None
     episodes: int | None
     group_size: int
-    seed: int | None
+    seed: int | tuple[int, ...] | None
     share_seed: bool
 
     def total(self) -> int | None:
@@ -96,11 +96,16 @@ class RolloutSchedule:
         """
         groups = None if self.episodes is None else self.episodes // self.group_size
         for group, one in enumerate(itertools.islice(self._requested(), groups)):
-            base = None if self.seed is None else episode_seed(self.seed, group + 1)
+            base = self._group_seed(group)
             task = _find_task(one, base, known, is_given=self.tasks is not None)
             for member in range(self.group_size):
                 own = base if base is None or self.share_seed else episode_seed(base, member + 1)
                 yield EpisodeJob(group, member, task, own)
+
+    def _group_seed(self, group: int) -> int | None:
+        if isinstance(self.seed, tuple):
+            return self.seed[group]
+        return None if self.seed is None else episode_seed(self.seed, group + 1)
 
     def _requested(self) -> Iterable[Any]:
         """Return the requested tasks; those of a server are not fetched yet."""
@@ -133,6 +138,10 @@ def make_schedule(
             f"episodes={episodes} is not a multiple of group_size={group_size}, so a group would "
             f"be incomplete. Use episodes={episodes - episodes % group_size + group_size}."
         )
+    seeds = _read_seeds(seed, episodes, group_size)
+    if seeds is not None:
+        seed, share_seed = seeds, True
+        episodes = len(seeds) * group_size
     if tasks is None and episodes is None:
         raise OptionError(
             "rollout() does not know how many episodes to play. Pass episodes=…, or tasks=…."
@@ -144,7 +153,8 @@ def make_schedule(
                 "These tasks are endless, so the rollout would never end. Pass episodes=… too."
             )
     if "seed" in interface.reset_takes:
-        seed = draw_seed() if seed is None else read_seed(seed)
+        if seeds is None:
+            seed = draw_seed() if seed is None else read_seed(seed)
     elif seed is not None or share_seed:
         option = f"seed={seed!r}" if seed is not None else "share_seed=True"
         raise SeedError(
@@ -154,6 +164,21 @@ def make_schedule(
     return RolloutSchedule(
         tasks=tasks, episodes=episodes, group_size=group_size, seed=seed, share_seed=share_seed
     )
+
+
+def _read_seeds(seed: Any, episodes: int | None, group_size: int) -> tuple[int, ...] | None:
+    """Return the seeds of the groups, if there is one for each.
+
+    Raises:
+        OptionError: There are more or fewer than groups.
+    """
+    if not isinstance(seed, list | tuple):
+        return None
+    if episodes is not None and episodes != len(seed) * group_size:
+        raise OptionError(
+            f"There are {len(seed)} seeds for {episodes // group_size} groups. Pass one for each."
+        )
+    return tuple(map(read_seed, seed))
 
 
 def is_endless(tasks: Any) -> bool:

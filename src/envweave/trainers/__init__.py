@@ -1,4 +1,1 @@
-"""Shims for trainers: environments in the forms that their rollouts expect.
-
-Each is a module of its own, and imports its trainer's package, if at all, when it is imported.
-"""
+"""Shims for trainers of language models, on the chat view. Each needs its trainer installed."""

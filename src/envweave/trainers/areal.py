@@ -1,12 +1,5 @@
 """AReaL: an episode as an agent workflow, which gets an OpenAI-compatible URL and returns a reward.
 
-```python
-from envweave.trainers.areal import ArealAgent
-
-with PPOTrainer(config, train_dataset=rows) as trainer:
-    trainer.train(workflow=ArealAgent("lineworld-v0"), eval_workflow=None)
-```
-
 AReaL itself is not imported. The agent holds an ID and options, so it can be sent to AReaL's
 subprocesses.
 """
@@ -60,7 +53,7 @@ class ArealAgent:
         """Play the episode of a row with the model at `base_url`, and return its reward.
 
         Raises:
-            EnvironmentLostError: The episode has failed. AReaL then rejects the trajectory.
+            EnvironmentFailure: The episode has failed. AReaL then rejects the trajectory.
         """
         base_url = base_url or os.environ.get("OPENAI_BASE_URL", "")
         api_key = api_key or os.environ.get("OPENAI_API_KEY")

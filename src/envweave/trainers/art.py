@@ -1,16 +1,5 @@
 """ART: an episode as a rollout function, which returns a trajectory.
 
-```python
-import art
-from envweave.trainers.art import art_rollout
-
-rollout = art_rollout("lineworld-v0")
-groups = await art.gather_trajectory_groups(
-    art.TrajectoryGroup(rollout(model, {"seed": seed}) for _ in range(8)) for seed in range(16)
-)
-await model.train(groups)
-```
-
 The model's choices are kept as its server returned them, with their logprobs.
 """
 
@@ -42,7 +31,7 @@ def art_rollout(
     """Return a function that plays one episode with a model of ART.
 
     Its second argument begins the episode: a dict or object with `seed`, `task_id` and `options`,
-    the id of a task, or a seed. A failed episode raises `EnvironmentLostError`, which ART
+    the id of a task, or a seed. A failed episode raises `EnvironmentFailure`, which ART
     collects in the group's `exceptions` and does not train on.
 
     Args:

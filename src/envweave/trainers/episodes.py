@@ -14,7 +14,7 @@ from typing import Any, final
 from envweave.api.chat import chat
 from envweave.api.make import make_async
 from envweave.conversation import ChatOptions, ChatTurn, Truncate, TurnMessage
-from envweave.errors import EnvironmentLostError
+from envweave.errors import EnvironmentFailure
 from envweave.types import StepResult, Task
 
 
@@ -51,12 +51,12 @@ class EpisodeScore:
         """Add a step, and return its reward; 0 for a step that is not scored.
 
         Raises:
-            EnvironmentLostError: The episode has failed, or is over and was never scored. It has
+            EnvironmentFailure: The episode has failed, or is over and was never scored. It has
                 no reward and must not be trained on.
         """
         end = result.end
         if end is not None and not end.valid:
-            raise EnvironmentLostError(
+            raise EnvironmentFailure(
                 f"The episode has failed ({end.reason}, caused by the {end.blame}) and has no "
                 f"reward: {end.cause}"
             )
@@ -65,7 +65,7 @@ class EpisodeScore:
             self.total = float(reward) + (self.total or 0.0)
             return float(reward)
         if result.done and self.total is None:
-            raise EnvironmentLostError("The episode is over and has no reward: it is not scored.")
+            raise EnvironmentFailure("The episode is over and has no reward: it is not scored.")
         return 0.0
 
 
@@ -129,7 +129,7 @@ async def play_episode(
         options: The options of `chat` and `make_async`.
 
     Raises:
-        EnvironmentLostError: The episode has failed, or is not scored.
+        EnvironmentFailure: The episode has failed, or is not scored.
     """
     of_chat = {name: one for name, one in options.items() if name in _OF_CHAT}
     of_make = {name: one for name, one in options.items() if name not in _OF_CHAT}

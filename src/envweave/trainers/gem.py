@@ -1,11 +1,6 @@
 """GEM: any environment as a text environment of GEM.
 
-```python
-import gem
-
-gem.register("ew:lineworld", "envweave.trainers.gem:GemEnv", source="lineworld-v0")
-env = gem.make("ew:lineworld")
-```
+`gem.register(NAME, "envweave.trainers.gem:GemEnv", source="lineworld-v0")` names it for `gem.make`.
 """
 
 from __future__ import annotations
@@ -31,7 +26,7 @@ except ImportError as error:
 class GemEnv(TextEnv):  # type: ignore[misc] # untyped where it is not installed
     """An environment that shows text and takes a model's replies. It may be reset many times.
 
-    A failed episode raises `EnvironmentLostError`; the next `reset` begins another.
+    A failed episode raises `EnvironmentFailure`; the next `reset` begins another.
 
     Args:
         source: What `chat` takes: an ID, or what `make` takes.
@@ -58,7 +53,7 @@ class GemEnv(TextEnv):  # type: ignore[misc] # untyped where it is not installed
         """Take the action of a reply.
 
         Raises:
-            EnvironmentLostError: The episode has failed.
+            EnvironmentFailure: The episode has failed.
         """
         result = self._chat.step(action)
         text, reward = text_of(result.observation.messages), self._score.add(result)

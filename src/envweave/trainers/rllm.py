@@ -1,13 +1,5 @@
 """rLLM: any environment in the form of its `BaseEnv`.
 
-```python
-from envweave.trainers.rllm import RllmEnv
-
-engine = AgentExecutionEngine(
-    agent_class=…, env_class=RllmEnv, env_args={"env_id": "lineworld-v0"}, …
-)
-```
-
 A task of rLLM is a dict: its `env_id` names the environment unless `env_args` do, `seed`, `task_id`
 and `options` begin the episode. rLLM itself is not imported.
 """
@@ -27,7 +19,7 @@ _OF_EPISODE = ("seed", "task", "task_id", "options")
 class RllmEnv:
     """One environment, as rLLM makes, plays and closes it.
 
-    A failed episode raises `EnvironmentLostError`.
+    A failed episode raises `EnvironmentFailure`.
 
     Args:
         env_id: What `chat` takes.
@@ -74,7 +66,7 @@ class RllmEnv:
         """Take the action of a reply: a text, or a message with tool calls.
 
         Raises:
-            EnvironmentLostError: The episode has failed.
+            EnvironmentFailure: The episode has failed.
         """
         result = self._chat.step(getattr(action, "action", action))  # rLLM has a class for it
         reward = self._score.add(result)

@@ -1,16 +1,7 @@
 """SkyRL-gym: any environment as a `BaseTextEnv`.
 
-```python
-import skyrl_gym
-
-skyrl_gym.register(
-    "lineworld",
-    entry_point="envweave.trainers.skyrl:SkyRLEnv",
-    kwargs={"env_id": "lineworld-v0"},
-)
-```
-
-Rows of the data set name `lineworld` as their `env_class`, and may have a `seed`, a `task_id` and
+`skyrl_gym.register(NAME, entry_point="envweave.trainers.skyrl:SkyRLEnv", kwargs={"env_id": …})` names
+it; rows of the data set have the name as their `env_class`, and may have a `seed`, a `task_id` and
 `options`. The messages of the environment follow the row's prompt.
 """
 
@@ -35,7 +26,7 @@ except ImportError as error:
 class SkyRLEnv(BaseTextEnv):  # type: ignore[misc] # untyped where it is not installed
     """One episode of an environment, as SkyRL makes, plays and closes it.
 
-    `max_turns` of the row ends an episode. A failed one raises `EnvironmentLostError`.
+    `max_turns` of the row ends an episode. A failed one raises `EnvironmentFailure`.
 
     Args:
         env_config: May have an `env_id` and options, in place of the keywords.
@@ -73,7 +64,7 @@ class SkyRLEnv(BaseTextEnv):  # type: ignore[misc] # untyped where it is not ins
         """Take the action of a reply; return the messages that answer it, and its reward.
 
         Raises:
-            EnvironmentLostError: The episode has failed.
+            EnvironmentFailure: The episode has failed.
         """
         result = self._chat.step(action)
         self.turns += 1
