@@ -28,7 +28,7 @@ def play(info: dict[str, Any], reply: Any) -> tuple[list[Any], list[float]]:
 
 
 def test_an_episode_of_a_task() -> None:
-    info = {"env_id": "counter-v0", "env_args": {"done_at": 4}, "seed": 1, "data_source": "x"}
+    info = {"env_id": "counter-v0", "env_options": {"done_at": 4}, "seed": 1, "data_source": "x"}
 
     seen, rewards = play(info, "2")
 

@@ -48,6 +48,4 @@ class TrafficLightEnv(ew.Environment):
         """Return the next color."""
         is_right = RULES[self._colors.pop(0)] == action.move
         color = self._colors[0] if self._colors else ""
-        return TrafficLightObservation(
-            color, reward=is_right / self._count, done=not self._colors
-        )
+        return TrafficLightObservation(color, reward=is_right / self._count, done=not self._colors)

@@ -98,7 +98,7 @@ def _is_plain(message: Mapping[str, Any]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class PlayedEpisode:
+class ScoredEpisode:
     """An episode that was played to its end.
 
     Attributes:
@@ -118,7 +118,7 @@ async def play_episode(
     reply: Callable[[ChatTurn], Awaitable[Any]],
     max_turns: int | None,
     options: Mapping[str, Any],
-) -> PlayedEpisode:
+) -> ScoredEpisode:
     """Make an environment, play the episode of a row with a model's replies, and close it.
 
     Args:
@@ -145,7 +145,7 @@ async def play_episode(
                 turns += 1
             score.add(result)
     assert score.total is not None  # without a score, `add` raises at the end
-    return PlayedEpisode(result, score.total, turns)
+    return ScoredEpisode(result, score.total, turns)
 
 
 _OF_CHAT = frozenset(ChatOptions.__dataclass_fields__)

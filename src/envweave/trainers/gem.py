@@ -23,7 +23,7 @@ except ImportError as error:
     ) from error
 
 
-class GemEnv(TextEnv):  # type: ignore[misc] # untyped where it is not installed
+class GemEnv(TextEnv):
     """An environment that shows text and takes a model's replies. It may be reset many times.
 
     A failed episode raises `EnvironmentFailure`; the next `reset` begins another.

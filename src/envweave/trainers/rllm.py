@@ -1,7 +1,8 @@
 """rLLM: any environment in the form of its `BaseEnv`.
 
-A task of rLLM is a dict: its `env_id` names the environment unless `env_args` do, `seed`, `task_id`
-and `options` begin the episode. rLLM itself is not imported.
+rLLM merges a task with `env_args` and calls `RllmEnv.from_dict`. There, `env_id` names the
+environment, `env_options` has the options of `chat` and `make`, and `seed`, `task_id` and `options`
+begin the episode. rLLM itself is not imported.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class RllmEnv:
         """
         if "env_id" not in info:
             raise OptionError('The task names no environment. Pass env_args={"env_id": …}.')
-        args = info.get("env_args") or {}
+        options = info.get("env_options") or {}
         row = {name: info[name] for name in _OF_EPISODE if name in info}
-        return cls(info["env_id"], row=row, **args)
+        return cls(info["env_id"], row=row, **options)
 
     @staticmethod
     def is_multithread_safe() -> bool:

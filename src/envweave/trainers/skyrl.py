@@ -1,8 +1,8 @@
 """SkyRL-gym: any environment as a `BaseTextEnv`.
 
-`skyrl_gym.register(NAME, entry_point="envweave.trainers.skyrl:SkyRLEnv", kwargs={"env_id": …})` names
-it; rows of the data set have the name as their `env_class`, and may have a `seed`, a `task_id` and
-`options`. The messages of the environment follow the row's prompt.
+It is registered as `envweave.trainers.skyrl:SkyRLEnv` with `kwargs={"env_id": …}`, under a name that
+rows of the data set have as their `env_class`. A row may have a `seed`, a `task_id` and `options`.
+The messages of the environment follow the row's prompt.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ except ImportError as error:
     ) from error
 
 
-class SkyRLEnv(BaseTextEnv):  # type: ignore[misc] # untyped where it is not installed
+class SkyRLEnv(BaseTextEnv):
     """One episode of an environment, as SkyRL makes, plays and closes it.
 
     `max_turns` of the row ends an episode. A failed one raises `EnvironmentFailure`.
