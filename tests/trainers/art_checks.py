@@ -1,4 +1,4 @@
-"""Run by `test_trainers.py` in a virtual environment with ART."""
+"""Run by `test_text_trainers.py` in a virtual environment with ART."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run by `test_trainers.py` in a virtual environment with SkyRL-gym and GEM."""
+"""Run by `test_text_trainers.py` in a virtual environment with SkyRL-gym and GEM."""
 
 from __future__ import annotations
 

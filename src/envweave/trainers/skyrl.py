@@ -1,7 +1,7 @@
 """SkyRL-gym: any environment as a `BaseTextEnv`.
 
-It is registered as `envweave.trainers.skyrl:SkyRLEnv` with `kwargs={"env_id": …}`, under a name that
-rows of the data set have as their `env_class`. A row may have a `seed`, a `task_id` and `options`.
+It is registered as `envweave.trainers.skyrl:SkyRLEnv` with `kwargs={"env_id": …}`; the name is the
+`env_class` of rows of the data set, which may have a `seed`, a `task_id` and `options`.
 The messages of the environment follow the row's prompt.
 """
 
