@@ -30,18 +30,16 @@ from envweave.errors import (
     CallOrderError,
     OptionError,
     ResetNeededError,
-    SessionGoneError,
 )
 from envweave.server.dialects.turns import (
     Turn,
     TurnEpisode,
+    TurnSessions,
     answer_details,
-    begin_episode,
     json_response,
     read_object,
 )
 from envweave.server.http.bodies import read_body
-from envweave.server.http.sessions import HTTPSessions
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -91,7 +89,7 @@ class NemoGym:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._sessions = HTTPSessions(service)
+        self._sessions = TurnSessions(service)
         self._driven: OrderedDict[str, _Driven] = OrderedDict()
 
     def routes(self) -> list[Route]:
@@ -179,7 +177,7 @@ class NemoGym:
                 tool_outputs.append({"call_id": str(call.get("call_id")), "output": result})
         driven.is_scored = driven.is_scored or total is not None
         if turn.done:
-            await self._end(driven)
+            await self._sessions.close(episode)
             if not driven.is_scored:
                 raise CallOrderError("The episode is over and has no reward: it is not scored.")
         info = {**turn.details, **({"tool_outputs": tool_outputs} if calls else {})}
@@ -216,8 +214,8 @@ class NemoGym:
         return turn, turn.text
 
     async def _close(self, request: Request) -> Response:
-        with contextlib.suppress(SessionGoneError, ResetNeededError):  # it is closed already
-            await self._end(self._find(request))
+        with contextlib.suppress(ResetNeededError):  # there is none
+            await self._sessions.close(self._find(request).episode)
         return json_response({})
 
     async def _seed_session(self, request: Request) -> Response:
@@ -233,7 +231,7 @@ class NemoGym:
         async with driven.lock:
             answer = await self._take(driven, _output(fields))
         if not (answer["terminated"] or answer["truncated"]):
-            await self._end(driven)
+            await self._sessions.close(driven.episode)
             raise CallOrderError(
                 "/verify is for episodes of one step, and this one goes on. Use gymnasium_agent, "
                 "which calls /reset and /step."
@@ -245,15 +243,15 @@ class NemoGym:
 
     async def _begin(self, request: Request, fields: Mapping[str, Any]) -> _Driven:
         """Begin the episode of a row. A client that was in another one leaves that."""
-        with contextlib.suppress(SessionGoneError, ResetNeededError):  # there is none
-            await self._end(self._find(request))
+        with contextlib.suppress(ResetNeededError):  # there is none
+            await self._sessions.close(self._find(request).episode)
         more = fields.get("verifier_metadata")
         row = {**(more if isinstance(more, dict) else {}), **fields}
         reset = {name: row[name] for name in _RESET_FIELDS if row.get(name) is not None}
         if "task" not in reset and isinstance(row.get("task_id"), str):
             reset["task"] = row["task_id"]
         wait_s = self._service.options.queue_timeout_s
-        episode = await begin_episode(self._service, self._sessions, request, reset, wait_s)
+        episode = await self._sessions.begin(request, reset, wait_s)
         driven = self._driven[episode.session.id] = _Driven(episode)
         if len(self._driven) > KEPT + self._service.options.max_sessions:
             self._driven = OrderedDict(
@@ -269,10 +267,6 @@ class NemoGym:
                 "send the cookie that it sets."
             )
         return driven
-
-    async def _end(self, driven: _Driven) -> None:
-        with contextlib.suppress(SessionGoneError):  # it is closed already
-            await self._sessions.close(driven.episode.session.id)
 
     def _with_cookie(self, driven: _Driven, content: Any) -> Response:
         response = json_response(content)

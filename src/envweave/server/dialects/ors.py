@@ -13,7 +13,6 @@ official client regards the session as terminated.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import secrets
 import uuid
@@ -26,12 +25,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from envweave.errors import ActionError, CapacityError, SessionGoneError
+from envweave.errors import ActionError, CapacityError
 from envweave.server.dialects.turns import (
-    TurnActions,
     TurnEpisode,
+    TurnSessions,
     answer_details,
-    begin_episode,
     detail_response,
     json_response,
     parts_of,
@@ -39,7 +37,6 @@ from envweave.server.dialects.turns import (
 )
 from envweave.server.http.bodies import read_body
 from envweave.server.http.routes import Endpoint
-from envweave.server.http.sessions import HTTPSessions
 from envweave.server.service import PAGE
 from envweave.wire.encoding import PLAIN_JSON
 from envweave.wire.faults import error_of
@@ -114,7 +111,7 @@ class OpenReward:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._sessions = HTTPSessions(service)
+        self._sessions = TurnSessions(service)
         self._begun: OrderedDict[str, _Begun] = OrderedDict()
 
     def routes(self) -> list[Route]:
@@ -161,9 +158,7 @@ class OpenReward:
     # The environment and its tasks
 
     async def _about(self) -> Description:
-        await self._service.start()
-        about = self._service.runtime.description
-        TurnActions(about)  # refuses several agents
+        about, _ = await self._sessions.describe()
         return about
 
     def _checked(self, endpoint: Endpoint) -> Endpoint:
@@ -184,7 +179,8 @@ class OpenReward:
         return json_response([_name_of(await self._about())])
 
     async def _tools(self, request: Request) -> Response:  # noqa: ARG002 - an endpoint
-        return _listed_tools(TurnActions(await self._about()).tools)
+        _, actions = await self._sessions.describe()
+        return _listed_tools(actions.tools)
 
     async def _task_tools(self, request: Request) -> Response:
         return _listed_tools(self._find(request).tools)
@@ -298,9 +294,7 @@ class OpenReward:
             if begun.episode is None:
                 reset = await self._reset_of(fields)
                 try:
-                    begun.episode = await begin_episode(
-                        self._service, self._sessions, request, reset, WAIT_S
-                    )
+                    begun.episode = await self._sessions.begin(request, reset, WAIT_S)
                 except CapacityError as error:
                     # The official client then asks again, for ten minutes.
                     headers = {"X-Backend-State": "starting", "Retry-After": "2"}
@@ -336,8 +330,7 @@ class OpenReward:
         sid = _sid(request)
         begun = self._begun.get(sid)
         if begun is not None and begun.episode is not None:
-            with contextlib.suppress(SessionGoneError):  # it is closed already
-                await self._sessions.close(begun.episode.session.id)
+            await self._sessions.close(begun.episode)
         return json_response({"sid": sid})
 
     def _find(self, request: Request) -> TurnEpisode:
@@ -389,7 +382,9 @@ class OpenReward:
 
 
 def _is_gone(begun: _Begun) -> bool:
-    return begun.episode is not None and not begun.episode.session.is_there
+    if begun.episode is None:
+        return not begun.lock.locked()  # it could not begin
+    return not begun.episode.session.is_there
 
 
 def _is_index(index: Any) -> bool:

@@ -8,6 +8,7 @@ never in a reward.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import math
 from collections.abc import Mapping
@@ -26,11 +27,13 @@ from envweave.errors import (
     EnvironmentLostError,
     EnvWeaveError,
     OptionError,
+    SessionGoneError,
     ToolCallOpenError,
     WireError,
 )
 from envweave.server.http.bodies import read_body
 from envweave.server.http.routes import Endpoint, wait_for_disconnect
+from envweave.server.http.sessions import HTTPSession, HTTPSessions
 from envweave.types import ToolCallRequest
 from envweave.wire.description import Rebuilt
 from envweave.wire.encoding import PLAIN_JSON
@@ -41,7 +44,6 @@ from envweave.wire.results import Wired, decode_result
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from envweave.server.http.sessions import HTTPSession, HTTPSessions
     from envweave.server.service import Service
     from envweave.wire.description import Description
     from envweave.wire.messages import WireFault
@@ -238,36 +240,58 @@ class TurnEpisode:
         return self._service.table.fault_for("step", error)
 
 
-async def begin_episode(
-    service: Service,
-    sessions: HTTPSessions,
-    request: Request,
-    params: Mapping[str, Any],
-    wait_s: float,
-) -> TurnEpisode:
-    """Open a session and begin its episode. A client that has gone leaves no session behind.
+@final
+class TurnSessions:
+    """The sessions of a dialect, each with one episode."""
 
-    Raises:
-        OptionError: The environment has several agents.
-        CapacityError: The server is full.
-        EnvWeaveError: The episode cannot begin.
-    """
-    await service.start()
-    actions = TurnActions(service.runtime.description)
-    disconnected = asyncio.ensure_future(wait_for_disconnect(request))
-    try:
-        session = await sessions.open({"wait_s": wait_s}, disconnected)
-        episode = TurnEpisode(service, session, actions)
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._sessions = HTTPSessions(service)
+        self._about: Description | None = None
+        self._actions: TurnActions | None = None
+
+    async def describe(self) -> tuple[Description, TurnActions]:
+        """Return the description of the environment, and its actions.
+
+        Raises:
+            OptionError: It has several agents.
+            EnvWeaveError: It cannot be made.
+        """
+        await self._service.start()
+        about = self._service.runtime.description
+        if self._actions is None or self._about is not about:
+            self._about, self._actions = about, TurnActions(about)
+        return about, self._actions
+
+    async def begin(
+        self, request: Request, params: Mapping[str, Any], wait_s: float
+    ) -> TurnEpisode:
+        """Open a session and begin its episode. A client that has gone leaves no session behind.
+
+        Raises:
+            CapacityError: The server is full, and no session was freed within `wait_s`.
+            EnvWeaveError: The episode cannot begin.
+        """
+        _, actions = await self.describe()
+        disconnected = asyncio.ensure_future(wait_for_disconnect(request))
         try:
-            await episode.reset(params)
-        except BaseException:
-            await sessions.close(session.id)
-            raise
-        if disconnected.done():
-            session.disconnect()
-    finally:
-        disconnected.cancel()
-    return episode
+            session = await self._sessions.open({"wait_s": wait_s}, disconnected)
+            episode = TurnEpisode(self._service, session, actions)
+            try:
+                await episode.reset(params)
+            except BaseException:
+                await self._sessions.close(session.id)
+                raise
+            if disconnected.done():
+                session.disconnect()
+        finally:
+            disconnected.cancel()
+        return episode
+
+    async def close(self, episode: TurnEpisode) -> None:
+        """Close a session. May be called twice."""
+        with contextlib.suppress(SessionGoneError):
+            await self._sessions.close(episode.session.id)
 
 
 async def read_object(request: Request) -> dict[str, Any]:
