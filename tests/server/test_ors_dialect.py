@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import socket
@@ -10,12 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
+from environments.crashing import GO, KILL, Crashing
 from environments.served import FailsOrWaits
 from servers import client_of, host_and_port, served, wait_for
 from starlette.testclient import TestClient
 
 import envweave as ew
+from envweave.conversation import ChatAction, ChatObservation, ChatTool, TurnMessage
 from envweave.examples import CounterEnv, TicTacToeEnv
 
 
@@ -348,3 +352,61 @@ def test_a_session_id_that_could_be_guessed_is_refused() -> None:
         refused = client.post("/create", json=body, headers={"X-Session-ID": "1"})
 
     assert refused.status_code == 400
+
+
+@pytest.mark.slow  # starts worker processes
+def test_an_episode_whose_worker_is_killed_has_no_reward_and_the_next_one_has() -> None:
+    with client_of(Crashing, workers=1) as client:
+        killed, other = Session(client), Session(client)
+        first = killed.call(action=GO)
+        lost = killed.call(action=KILL)
+        for session in (killed, other):
+            session.post("/delete")
+        again = Session(client)
+        after = again.call(action=GO)
+
+    assert first["output"]["reward"] is not None
+    assert lost.startswith("The episode has failed (lost")
+    assert after["output"]["reward"] == first["output"]["reward"]
+
+
+def test_a_picture_is_an_image_block() -> None:
+    class Camera(ew.Environment):
+        def reset(self) -> Any:
+            return np.zeros((16, 16, 3), np.uint8)
+
+        def step(self, action: str) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            return np.ones((16, 16, 3), np.uint8), 1.0, True, False, {}
+
+    with client_of(Camera) as client:
+        session = Session(client)
+        (seen,) = session.get("/prompt").json()
+        (last,) = session.call(text="smile")["output"]["blocks"]
+
+    assert (seen["type"], seen["mimeType"]) == ("image", "image/png")
+    assert base64.b64decode(seen["data"]).startswith(b"\x89PNG")
+    assert last["data"] != seen["data"]
+
+
+def test_an_environment_with_tools_of_its_own_offers_them_in_a_session() -> None:
+    class Shop(ew.Environment):
+        def reset(self) -> ChatObservation:
+            look = ChatTool(name="look", description="Look it up.", parameters={"type": "object"})
+            message = TurnMessage(role="user", content="Buy milk.")
+            return ChatObservation(messages=[message], tools=[look], is_new=True)
+
+        def step(self, action: ChatAction) -> ChatObservation:
+            (call,) = action.tool_calls or [None]
+            said = action.content if call is None else f"{call.name}: {call.arguments}"
+            answer = TurnMessage(role="user", content=said)
+            return ChatObservation(messages=[answer], reward=1.0, done=call is None)
+
+    with client_of(Shop) as client:
+        session = Session(client)
+        tools = [tool["name"] for tool in session.get("/task_tools").json()["tools"]]
+        looked = session.call("look", what="milk")["output"]
+        said = session.call("reply", text="Done.")["output"]
+
+    assert tools == ["look", "reply"]
+    assert looked["blocks"][0]["text"] == "look: {'what': 'milk'}"
+    assert (said["blocks"][0]["text"], said["finished"]) == ("Done.", True)
