@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import envweave as ew
@@ -74,3 +78,58 @@ class Recorder(ew.Environment):
     def step(self, action: Any) -> Seen:
         self.taken.append(action)
         return Seen(text="next", reward=1.0)
+
+
+class Mortal(ew.Environment):
+    """Earns 1 for "yes" at the second of two questions. Kills its worker once, in a first step.
+
+    Args:
+        marker: A file that exists once the worker was killed.
+        broken: Whether every episode with an odd seed fails.
+    """
+
+    action_spec = Say
+    observation_spec = Seen
+
+    def __init__(self, marker: str = "", broken: bool = False) -> None:
+        self._marker = Path(marker) if marker else None
+        self._broken = broken
+        self._seed = 0
+        self._steps = 0
+
+    def reset(self, *, seed: int = 0) -> Seen:
+        self._seed, self._steps = seed, 0
+        return Seen(text="first")
+
+    def step(self, action: Say) -> Seen:
+        self._steps += 1
+        if self._marker is not None and not self._marker.exists():
+            self._marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._broken and self._seed % 2:
+            raise OSError("the disk is gone")
+        return Seen(text="second", reward=float(self._steps == 2), done=self._steps == 2)
+
+
+class SlowTool(ew.Environment):
+    """Takes a while for each step, and ends after two.
+
+    Args:
+        seconds: How long.
+    """
+
+    action_spec = Guess
+    observation_spec = Seen
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._steps = 0
+
+    def reset(self) -> Seen:
+        self._steps = 0
+        return Seen(text="begin")
+
+    async def step(self, action: Guess) -> Seen:
+        self._steps += 1
+        await asyncio.sleep(self._seconds)
+        return Seen(text="next", reward=1.0, done=self._steps == 2)

@@ -35,6 +35,7 @@ class TokenSampler:
         max_completion_length: How many tokens all of an episode after its first prompt may be.
             There the episode is truncated.
         max_turn_tokens: How many tokens one reply may have.
+        context_length: How many tokens the model can read; the episode is truncated there too.
     """
 
     def __init__(
@@ -45,12 +46,14 @@ class TokenSampler:
         batch_size: int,
         max_completion_length: int,
         max_turn_tokens: int | None = None,
+        context_length: int | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._sample = sample
         self._batch_size = batch_size
         self._max_length = max_completion_length
         self._max_turn = max_turn_tokens or max_completion_length
+        self._context_length = context_length
         self._waiting: list[tuple[list[int], int, asyncio.Future[tuple[list[int], Any]]]] = []
         self._sampling: asyncio.Task[None] | None = None
         self._said: dict[str, list[Tokens]] = {}
@@ -61,13 +64,15 @@ class TokenSampler:
         prompt_ids = self._prompt(turn, said)
         used = len(prompt_ids) - len(said[0].prompt_ids) if said else 0
         left = self._max_length - used
+        if self._context_length is not None:
+            left = min(left, self._context_length - len(prompt_ids))
         if left <= 0:
-            return Decision(Truncate("max_completion_length was reached"))
+            return Decision(Truncate("the limit of tokens was reached"))
         ids, logprobs = await self._next_ids(prompt_ids, min(left, self._max_turn))
         tokens = Tokens(prompt_ids=prompt_ids, completion_ids=ids, logprobs=logprobs)
         said.append(tokens)
         if len(ids) >= left and ids[-1] != self._tokenizer.eos_token_id:
-            return Decision(Truncate("max_completion_length was reached"), tokens)
+            return Decision(Truncate("the limit of tokens was reached"), tokens)
         return Decision(self._tokenizer.decode(ids, skip_special_tokens=True), tokens)
 
     def _prompt(self, turn: ChatTurn, said: list[Tokens]) -> list[int]:

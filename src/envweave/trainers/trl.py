@@ -44,6 +44,7 @@ class TRLRollouts:
         **options: Passed to `pool`, such as `backend`.
 
     Attributes:
+        pool: The environments.
         episodes: Those of the last batch.
     """
 
@@ -64,7 +65,7 @@ class TRLRollouts:
         ReplyAgent(str, **self._chat)  # refuses unknown options
         self._limits: dict[str, Any] = {"max_steps": max_steps, "attempts": attempts}
         self._max_turn_tokens = max_turn_tokens
-        self._pool = pool(env, size=size, **options)
+        self.pool = pool(env, size=size, **options)
         self.episodes: list[Episode] = []
 
     def rows(self, split: str | None = None, number: int | None = None) -> list[dict[str, Any]]:
@@ -77,7 +78,7 @@ class TRLRollouts:
         Raises:
             OptionError: There is no end of them, and no `number`.
         """
-        tasks = self._pool.tasks
+        tasks = self.pool.tasks
         length = None if tasks is None else tasks.length(split or tasks.splits[0])
         if number is None and length is None:
             raise OptionError("There is no end of tasks or seeds. Pass number=….")
@@ -101,9 +102,9 @@ class TRLRollouts:
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """Play an episode for each prompt, which names its task or seed."""
         names = [prompt if isinstance(prompt, str) else prompt[-1]["content"] for prompt in prompts]
-        has_tasks = self._pool.tasks is not None
+        has_tasks = self.pool.tasks is not None
         about: dict[str, Any] = {"tasks": names} if has_tasks else {}
-        if "seed" in self._pool.interface.reset_takes:
+        if "seed" in self.pool.interface.reset_takes:
             first = trainer.args.seed + 7919 * trainer.state.global_step
             about["seed"] = first if has_tasks else [int(name.split()[-1]) for name in names]
         elif not has_tasks:
@@ -112,12 +113,13 @@ class TRLRollouts:
         sampler = TokenSampler(
             tokenizer,
             partial(_sample, trainer),
-            batch_size=self._pool.size,
+            batch_size=self.pool.size,
             max_completion_length=trainer.args.max_completion_length,
             max_turn_tokens=self._max_turn_tokens,
+            context_length=getattr(trainer.model.config, "max_position_embeddings", None),
         )
         agent = ReplyAgent(sampler, **self._chat)
-        played = rollout(self._pool, agent, progress=False, **self._limits, **about)
+        played = rollout(self.pool, agent, progress=False, **self._limits, **about)
         self.episodes = played.run()
         sequences = [_sequence(one, tokenizer.eos_token_id) for one in self.episodes]
         return {
@@ -138,7 +140,7 @@ class TRLRollouts:
         self.__exit__(None, None, None)
 
     def __enter__(self) -> Self:
-        self._pool.__enter__()
+        self.pool.__enter__()
         return self
 
     def __exit__(
@@ -147,7 +149,7 @@ class TRLRollouts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._pool.__exit__(kind, error, trace)
+        self.pool.__exit__(kind, error, trace)
 
 
 def _sequence(episode: Episode, end_id: int) -> Tokens:

@@ -36,3 +36,11 @@ def train_gsm8k(context: typer.Context) -> int:
     from envweave.examples.train_gsm8k_tinker_rl import main
 
     return main(context.args, prog="envweave train gsm8k")
+
+
+@app.command("trafficlight-trl", context_settings=_PASS_ON, add_help_option=False)
+def train_trafficlight(context: typer.Context) -> int:
+    """Train a tiny language model with TRL's GRPOTrainer; needs trl and takes two minutes."""
+    from envweave.examples.train_trafficlight_trl import main
+
+    return main(context.args, prog="envweave train trafficlight-trl")

@@ -1,34 +1,34 @@
-"""Tiny models and tokenizers, made from a config: nothing is downloaded."""
+"""A tiny language model and its tokenizer, made from a config: nothing is downloaded."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
+SPECIAL = ["<|end|>", "<pad>", "<unk>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>"]
 TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
 
-def tiny_tokenizer(words):
-    """Return a tokenizer of whole words, with a chat template."""
+def tiny_tokenizer(words: Iterable[str]) -> Any:
+    """Return a tokenizer of `transformers` for whole words, with a chat template."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    special = ["<|end|>", "<pad>", "<unk>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>"]
-    vocabulary = {word: index for index, word in enumerate([*special, *words])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    vocabulary = {word: index for index, word in enumerate([*SPECIAL, *words])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL[2]))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    names = dict(zip(("eos_token", "pad_token", "unk_token"), SPECIAL, strict=False))
     made = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="<|end|>",
-        pad_token="<pad>",
-        unk_token="<unk>",
-        additional_special_tokens=special[3:],
+        tokenizer_object=tokenizer, additional_special_tokens=SPECIAL[3:], **names
     )
     made.chat_template = TEMPLATE
     return made
 
 
-def tiny_model(tokenizer, seed=0):
+def tiny_language_model(tokenizer: Any, *, seed: int = 0, max_length: int = 512) -> Any:
     """Return a Qwen3 of two small layers with random weights."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -42,7 +42,7 @@ def tiny_model(tokenizer, seed=0):
         num_attention_heads=2,
         num_key_value_heads=2,
         head_dim=16,
-        max_position_embeddings=512,
+        max_position_embeddings=max_length,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         tie_word_embeddings=True,
