@@ -10,7 +10,7 @@ from reply_environments import Recorder, Say, Seen
 
 import envweave as ew
 from envweave.agents import Truncate
-from envweave.conversation import ChatAction, ChatToolCall
+from envweave.conversation import ChatAction, ChatObservation, ChatToolCall, TurnMessage
 from envweave.errors import ActionError, OptionError, ResetNeededError
 from envweave.examples import TicTacToeEnv
 
@@ -364,3 +364,21 @@ def test_keywords_for_an_environment_that_exists_come_too_late():
 def test_a_render_that_fails_says_whose_failure_it_is(render, failure, says):
     with ew.chat("counter-v0", render=render) as chat, pytest.raises(failure, match=says):
         chat.reset()
+
+
+def test_a_reply_is_the_action_itself_where_actions_are_replies():
+    class Echo(ew.Environment):
+        def reset(self) -> ChatObservation:
+            return ChatObservation(messages=[TurnMessage(role="user", content="begin")])
+
+        def step(self, action: ChatAction) -> ChatObservation:
+            said = TurnMessage(role="user", content=f"You said {action.content}.")
+            return ChatObservation(messages=[said], reward=1.0)
+
+    chat = ew.chat(Echo)
+    chat.reset()
+
+    result = chat.step("hi")
+
+    assert [one.content for one in result.observation.messages] == ["You said hi."]
+    assert result.reward == 1.0

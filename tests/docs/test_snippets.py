@@ -52,6 +52,7 @@ SLOW_PAGES = {  # they start servers, worker processes or the command line, many
     "docs/guides/code-agents.md",
     "docs/guides/coding-environment.md",
     "docs/guides/connecting.md",
+    "docs/guides/dialects.md",
     "docs/guides/docker.md",
     "docs/guides/grading.md",
     "docs/guides/kubernetes.md",
@@ -337,7 +338,7 @@ def test_an_example_in_a_docstring_runs(
 # Each imports a package that is only in a virtual environment of its own.
 ELSEWHERE = re.compile(
     r"envweave\.(adapters\.verifiers\.(?!chat_turns|environments|text_episodes)|backends\.ray|ray\."
-    r"|examples\.(codefix_policy|train_lineworld_rllib))"
+    r"|examples\.(codefix_policy|train_lineworld_rllib)|trainers\.)"
 )
 
 

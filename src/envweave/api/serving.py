@@ -24,7 +24,7 @@ from envweave.api.options import (
 )
 from envweave.codec import AgentsSpec, AnySpec, Spec, spec_from_hint
 from envweave.environment import Environment
-from envweave.errors import DefinitionError, MissingExtraError, OptionError
+from envweave.errors import DefinitionError, MissingExtraError, OptionError, suggest
 from envweave.registry import EnvSpec, ReadyMade, Registry
 from envweave.registry.plugins import load_path
 from envweave.registry.spec import refuse_unknown
@@ -365,6 +365,8 @@ def _read(name: str, value: Any) -> Any:
         from envweave.recording.writer import read_directory
 
         return None if value is None else str(read_directory(value))
+    if name == "dialects":
+        return None if value is None else _dialects(value)
     if name == "timeout_s" and value is None:
         return None
     if name == "drain_s" and value == 0:
@@ -373,6 +375,22 @@ def _read(name: str, value: Any) -> Any:
     if read is None:
         raise OptionError(f"{name} must be a number of seconds > 0, got None.")
     return read
+
+
+def _dialects(names: Any) -> tuple[str, ...]:
+    from envweave.server.options import DIALECTS
+
+    if isinstance(names, str) or not all(isinstance(one, str) for one in names):
+        raise OptionError(f"dialects must be a list of names, got {names!r}.")
+    for name in names:
+        if name not in DIALECTS:
+            raise OptionError(
+                f"There is no dialect {name!r}.{suggest(name, DIALECTS)} Known: "
+                f"{', '.join(DIALECTS)}. envweave's own is always served."
+            )
+    if "mcp" in names and importlib.util.find_spec("mcp") is None:
+        raise MissingExtraError.for_extra("The dialect 'mcp' needs the MCP SDK.", "mcp")
+    return tuple(names)
 
 
 def check_options(spec: EnvSpec, options: ServerOptions) -> ServerOptions:

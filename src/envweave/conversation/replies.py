@@ -162,7 +162,9 @@ class ReplyReader:
             ActionError: It is not an action; the message says why, for the model.
         """
         if self.is_chat:
-            return self._check(to_plain(reply))
+            plain = to_plain(reply)
+            plain.pop("metadata", None)  # it is the caller's
+            return self._check(plain)
         if reply.tool_calls:
             if len(reply.tool_calls) > 1:
                 raise ActionError(

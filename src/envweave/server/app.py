@@ -20,7 +20,9 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from envweave.server.dialects.mcp import McpEndpoint
+from envweave.server.dialects.nemo_gym import NemoGym
 from envweave.server.dialects.openenv import Mcp, OpenEnv
+from envweave.server.dialects.ors import OpenReward
 from envweave.server.dialects.websocket import encoding_of, serve_websocket
 from envweave.server.http.bodies import on_failure, on_http_exception, on_invalid
 from envweave.server.http.openapi import VERSION, openapi
@@ -29,7 +31,7 @@ from envweave.server.http.web import web_routes
 from envweave.server.logs import SessionLog
 from envweave.server.loop_owner import LoopOwner, RunningLoop
 from envweave.server.metrics import Meter, Metrics
-from envweave.server.security import Guard
+from envweave.server.security import Guard, not_served, refuse_socket
 from envweave.server.service import Service
 from envweave.web.assets import page
 
@@ -67,16 +69,22 @@ class AppState:
 
     def routes(self) -> list[BaseRoute]:
         """Return every route, the most frequently called first."""
+        has_dialect = self.service.options.has_dialect
         mcp = Mcp(self.service)
-        openenv = OpenEnv(self.service, mcp)
-
-        return [
+        openenv = OpenEnv(self.service, mcp) if has_dialect("openenv") else None
+        nemo_gym = NemoGym(self.service) if has_dialect("nemo-gym") else None
+        routes: list[BaseRoute] = [
             WebSocketRoute("/ws", _Router(self.service, self._metrics, openenv)),
-            *http_routes(self.service),
-            Route("/mcp", McpEndpoint(self.service, mcp), methods=["POST", "DELETE"]),
-            *probe_routes(self.service, self._metrics),
-            *web_routes(self.service, self._metrics),
+            *http_routes(self.service, *([nemo_gym.share] if nemo_gym else [])),
         ]
+        if openenv or has_dialect("mcp"):
+            methods = ["POST", "DELETE"]
+            routes.append(Route("/mcp", McpEndpoint(self.service, mcp), methods=methods))
+        routes += probe_routes(self.service, self._metrics)
+        routes += web_routes(self.service, self._metrics)
+        routes += nemo_gym.routes() if nemo_gym else []
+        routes += OpenReward(self.service).routes() if has_dialect("ors") else []
+        return routes
 
     def middleware(self) -> list[Middleware]:
         """Return the middleware, outermost first."""
@@ -128,7 +136,7 @@ class AppState:
 class _Router:
     """`/ws` in the dialect of its client, as a pure ASGI application."""
 
-    def __init__(self, service: Service, metrics: Metrics, openenv: OpenEnv) -> None:
+    def __init__(self, service: Service, metrics: Metrics, openenv: OpenEnv | None) -> None:
         self._service = service
         self._metrics = metrics
         self._openenv = openenv
@@ -136,7 +144,10 @@ class _Router:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection until the client disconnects."""
         encoding = encoding_of(scope)
-        if encoding is None:
+        if encoding is None and self._openenv is None:
+            await refuse_socket(not_served("openenv"), scope, receive, send)
+        elif encoding is None:
+            assert self._openenv is not None
             await self._openenv.serve(WebSocket(scope, receive, send))
         else:
             await serve_websocket(scope, receive, send, self._service, encoding, self._metrics)

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+DIALECTS = ("openenv", "mcp", "ors", "nemo-gym")
+"""The dialects besides envweave's own: OpenEnv, MCP, the Open Reward Standard, NeMo-Gym."""
+
+
+OF_ONE_AGENT = ("ors", "nemo-gym")
+"""Those that cannot serve an environment with several agents."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
@@ -31,6 +38,7 @@ class ServerOptions:
         allowed_origins: Origins of web pages that may call; none by default.
         insecure: Whether other machines may call although no token is required.
         record: The directory to record the episodes of all sessions into; `None` for none.
+        dialects: Which of `DIALECTS` clients may use besides envweave's own; `None` for all.
     """
 
     max_sessions: int = 1024
@@ -51,3 +59,8 @@ class ServerOptions:
     allowed_origins: tuple[str, ...] = ()
     insecure: bool = False
     record: str | None = None
+    dialects: tuple[str, ...] | None = None
+
+    def has_dialect(self, name: str) -> bool:
+        """Whether clients may use a dialect."""
+        return self.dialects is None or name in self.dialects

@@ -62,6 +62,11 @@ def _refused(status: int, message: str, **headers: str) -> Refused:
     return Refused(status, WireFault(code="access_refused", message=message), headers)
 
 
+def not_served(dialect: str) -> Refused:
+    """Return the refusal of a dialect that an operator did not choose."""
+    return _refused(404, f"This server does not serve {dialect!r}. An operator can, by --dialects.")
+
+
 @final
 class Guard:
     """Checks every request, as pure ASGI middleware."""
@@ -125,7 +130,7 @@ class Guard:
             return _check_local(scope) if self._is_private else None
         if has_cookie(headers, self._token):
             return None
-        return self._check_token(headers.get(b"authorization"))
+        return self._check_token(headers)
 
     def _sign_in(
         self, refused: Refused, scope: Scope, headers: Mapping[bytes, bytes]
@@ -135,8 +140,11 @@ class Guard:
             return None
         return sign_in(scope, headers, self._token)
 
-    def _check_token(self, header: bytes | None) -> Refused | None:
+    def _check_token(self, headers: Mapping[bytes, bytes]) -> Refused | None:
         assert self._token is not None
+        header, key = headers.get(b"authorization"), headers.get(b"x-api-key")
+        if header is None and key is not None:  # as clients of the Open Reward Standard send it
+            header = b"Bearer " + key
         if header is None:
             message = "This server requires a token: send the header 'Authorization: Bearer TOKEN'."
             return Refused(

@@ -11,7 +11,7 @@ import msgspec
 
 from envweave.codec.spec import short_repr
 from envweave.errors import OptionError, WireError
-from envweave.server.options import ServerOptions
+from envweave.server.options import OF_ONE_AGENT, ServerOptions
 from envweave.server.runtime.base import Runtime
 from envweave.server.sessions import SessionTable, SessionWatcher
 from envweave.server.steps import StepStarter
@@ -80,10 +80,22 @@ class Service:
     async def _start(self) -> None:
         try:
             await self.runtime.start()
+            await self._refuse_agents()
         except BaseException:
             self.prepare()  # a later call may succeed
             raise
         self._sweeping = asyncio.ensure_future(self.table.sweep())
+
+    async def _refuse_agents(self) -> None:
+        """Refuse an environment with several agents, if a dialect that has one was asked for."""
+        asked = [name for name in OF_ONE_AGENT if name in (self.options.dialects or ())]
+        about = self.runtime.description
+        if asked and about.possible_agents is not None:
+            await self.runtime.close()
+            raise OptionError(
+                f"The dialect {asked[0]!r} is for one agent, and {about.env_id!r} has "
+                f"{len(about.possible_agents)}. Leave it out."
+            )
 
     async def stop(self, drain_s: float = 0.0) -> None:
         """Wait up to `drain_s` for running episodes, then close all. May be called twice."""

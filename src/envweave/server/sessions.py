@@ -515,6 +515,12 @@ class SessionTable:
                     now_s,
                 )
 
+    def touch(self, session_id: str) -> None:
+        """Renew the lease of a session, whose client has said that it is there."""
+        session = self._sessions.get(session_id)
+        if session is not None:
+            session.is_disconnected, session.idle_since_s = False, time.monotonic()
+
     async def sweep(self) -> None:
         """Close expired sessions periodically; never returns."""
         options = self._options

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from envweave.cli import arguments
-from envweave.server.options import ServerOptions
+from envweave.server.options import DIALECTS, ServerOptions
 
 _DEFAULT = ServerOptions()
 _SECONDS = {"metavar": "SECONDS", "min": 0.0}
@@ -118,6 +118,14 @@ def serve_command(
         list[str] | None,
         typer.Option(help="Origin of a web page that may call; repeatable.", metavar="ORIGIN"),
     ] = None,
+    dialects: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Comma-separated dialects besides envweave's own: {', '.join(DIALECTS)}. "
+            "Default: all.",
+            metavar="NAMES",
+        ),
+    ] = None,
     max_episode_steps: Annotated[
         int | None,
         typer.Option(help="Truncate every episode after N steps.", metavar="N", min=1),
@@ -156,6 +164,7 @@ def serve_command(
         "allowed_hosts": allow_host or [],
         "allowed_origins": allow_origin or [],
         "record": record,
+        "dialects": None if dialects is None else [one for one in dialects.split(",") if one],
     }
     code = serve_config(
         {

@@ -39,6 +39,7 @@ from envweave.errors import (
 from envweave.server.dialects.openenv import Mcp
 from envweave.server.http.bodies import read_body
 from envweave.server.http.sessions import HTTPSession, HTTPSessions
+from envweave.server.security import not_served
 from envweave.server.service import Service
 from envweave.server.sessions import CANNOT_WAIT
 from envweave.wire.description import Description
@@ -387,6 +388,11 @@ class McpEndpoint:
         """Answer one HTTP request."""
         request = Request(scope, receive)
         is_mcp = "text/event-stream" in request.headers.get("accept", "")
+        has_dialect = self._service.options.has_dialect
+        if not has_dialect("mcp" if is_mcp or request.method == "DELETE" else "openenv"):
+            message = not_served("mcp" if is_mcp else "openenv").fault.message
+            await self._openenv.refuse(await read_body(request), message)(scope, receive, send)
+            return
         if request.method == "POST" and not is_mcp:
             response = await self._openenv.post(request)
             await response(scope, receive, send)

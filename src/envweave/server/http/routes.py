@@ -26,6 +26,7 @@ from envweave.server.http.sessions import (
     RequestIdTakenError,
     SessionClosedError,
 )
+from envweave.server.options import DIALECTS
 from envweave.wire.encoding import SUBPROTOCOLS
 from envweave.wire.faults import fault_of
 from envweave.wire.results import Wired, as_http_payload, decode_result
@@ -47,12 +48,19 @@ _KEY = re.compile(KEY_PATTERN)
 Endpoint = Callable[["Request"], Awaitable[Response]]
 
 
-def http_routes(service: Service) -> list[Route]:
-    """Return the routes of plain HTTP, the most frequently called first."""
+def http_routes(
+    service: Service, share: Callable[[str, Endpoint], Endpoint] = lambda _, endpoint: endpoint
+) -> list[Route]:
+    """Return the routes of plain HTTP, the most frequently called first.
+
+    Args:
+        service: The service.
+        share: Makes the endpoint of `step` and of `reset`, for another dialect at these paths.
+    """
     calls = _Calls(HTTPSessions(service))
     return [
-        Route("/step", answer_errors(calls.step), methods=["POST"]),
-        Route("/reset", answer_errors(calls.reset), methods=["POST"]),
+        Route("/step", share("step", answer_errors(calls.step)), methods=["POST"]),
+        Route("/reset", share("reset", answer_errors(calls.reset)), methods=["POST"]),
         Route("/state", answer_errors(calls.state), methods=["GET"]),
         Route("/sessions", answer_errors(calls.open), methods=["POST"]),
         Route("/sessions/{session_id}", answer_errors(calls.close), methods=["DELETE"]),
@@ -116,7 +124,7 @@ class _Calls:
         body = await read_fields(request, OPEN_FIELDS)
         request_id = _request_id(request, body.fields, OPEN_ID_LENGTH)
         params = _without_nulls(body.fields)
-        disconnected = asyncio.ensure_future(_disconnected(request))
+        disconnected = asyncio.ensure_future(wait_for_disconnect(request))
         try:
             session = await self._sessions.open(
                 params, disconnected, request_id, _body_hash(request_id, body)
@@ -130,7 +138,7 @@ class _Calls:
         return Response(status_code=204)
 
 
-async def _disconnected(request: Request) -> None:
+async def wait_for_disconnect(request: Request) -> None:
     """Wait until the client disconnects. Its body is read already."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -172,10 +180,6 @@ def _plain_result(result: Any) -> dict[str, Any]:
     return as_http_payload(result if isinstance(result, Wired) else decode_result(result))
 
 
-DIALECTS = [*SUBPROTOCOLS, "openenv"]
-"""The dialects of `/ws`."""
-
-
 def probe_routes(service: Service, metrics: Metrics) -> list[Route]:
     """Return the routes for information about the server."""
     probes = _Probes(service, metrics)
@@ -198,7 +202,7 @@ def metadata_of(about: Description, service: Service) -> dict[str, Any]:
         "version": about.version,
         "envweave": about.version,
         "env_id": about.env_id,
-        "dialects": DIALECTS,
+        "dialects": [*SUBPROTOCOLS, *filter(options.has_dialect, DIALECTS)],
         "reset_takes": about.reset_takes,
         "possible_agents": about.possible_agents,
         "deterministic": about.deterministic,

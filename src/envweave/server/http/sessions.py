@@ -128,6 +128,10 @@ class HTTPSession:
         """
         self._service.table.disconnect(self)
 
+    def touch(self) -> None:
+        """Renew its lease, without a call."""
+        self._service.table.touch(self.id)
+
     @property
     def is_there(self) -> bool:
         """Whether the server still has this session."""
