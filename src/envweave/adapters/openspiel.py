@@ -280,9 +280,7 @@ class RunningGame:
             self.state.apply_action(int(self._rng.choice(outcomes, p=weights / weights.sum())))
 
 
-def from_openspiel(
-    game: Any, *, form: Form | None = None, view: View | None = None
-) -> Environment:
+def from_openspiel(game: Any, *, form: Form | None = None, view: View | None = None) -> Environment:
     """Return a game of OpenSpiel as an environment, of one agent or several.
 
     Players are `player_0`, `player_1`, …, and act by turns or at once, as the game has it. Legal

@@ -65,6 +65,14 @@ class ReasoningState(State):
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What reasoning-gym generated: question, answer and metadata, which its scorers need."""
+
+    values: dict[str, Any]
+
+
+@final
 class ReasoningGymEnv(Environment):
     """A question of one of reasoning-gym's datasets, and one answer.
 
@@ -109,7 +117,7 @@ class ReasoningGymEnv(Environment):
     def reset(self, *, task: Task, seed: int | None = None) -> ReasoningObservation:  # noqa: ARG002 - it seeds the choice of the task
         """Return the question of a task."""
         self._task = task
-        question = str(task.private["entry"]["question"])
+        question = str(task.private["entry"].values["question"])
         parts = [question, self._instruction] if self._instruction else [question]
         return ReasoningObservation("\n\n".join(parts))
 
@@ -127,7 +135,7 @@ class ReasoningGymEnv(Environment):
     def solution(self) -> ReasoningAction | None:
         """Return the dataset's answer; `None` if it has none, or several that it does not list."""
         assert self._task is not None
-        answer = self._task.private["entry"]["answer"]
+        answer = self._task.private["answer"]
         return None if answer is None else ReasoningAction(f"<answer>{answer}</answer>")
 
     @property
@@ -209,7 +217,8 @@ class Questions:
             if _split_of(entry["question"]) == kind:
                 seed, position = dataset.source(number)
                 data = {"dataset": self.name, "seed": seed, "index": position, **dataset.shown}
-                return Task(f"{split}-{index}", split, data, private={"entry": entry})
+                private = {"answer": entry["answer"], "entry": Entry(entry)}
+                return Task(f"{split}-{index}", split, data, private=private)
         raise TaskError(
             f"'rg://{self.name}' has too few different questions for the split {split!r}: none in "
             f"{_ATTEMPTS} belongs to it. Use other settings of the dataset."
@@ -221,7 +230,7 @@ class Questions:
         Raises:
             Exception: The dataset cannot score its own answer either.
         """
-        entry = task.private["entry"]
+        entry = task.private["entry"].values
         level = task.split.partition("-level")[2]
         dataset = self._level(int(level) if level else self._difficulty)
         with self._random:

@@ -172,7 +172,9 @@ class TextGame:
         try:
             return textarena_module().make(self.name, **self._keywords)
         except TypeError as error:
-            raise OptionError(f"'textarena://{self.name}' refuses its keywords: {error}.") from error
+            raise OptionError(
+                f"'textarena://{self.name}' refuses its keywords: {error}."
+            ) from error
         except (ImportError, FileNotFoundError) as error:
             raise MissingExtraError(
                 f"'textarena://{self.name}' needs something that is not installed: {error}"
@@ -216,9 +218,7 @@ class TextGame:
             if len(self._core.state.observations) == number or given is not None:
                 return number
         how = f"num_players={given}" if given is not None else "any number of players"
-        raise OptionError(
-            f"'textarena://{self.name}' does not take {how}: {refusal}."
-        ) from refusal
+        raise OptionError(f"'textarena://{self.name}' does not take {how}: {refusal}.") from refusal
 
 
 def from_textarena(
@@ -310,5 +310,3 @@ def _reward(rewards: Mapping[int, Any] | None, player: int) -> float:
     """Return what a player earned; a game that names no winner pays nobody."""
     earned = (rewards or {}).get(player)
     return 0.0 if earned is None else float(earned)
-
-

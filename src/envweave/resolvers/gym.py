@@ -21,7 +21,6 @@ from envweave.errors import (
 )
 from envweave.registry import EnvSpec, Registry
 
-
 _PACKAGES = {"MiniGrid": "minigrid", "BabyAI": "minigrid", "ALE": "ale_py"}
 """Packages that register their environments when imported, by the beginning of the names."""
 

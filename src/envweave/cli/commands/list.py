@@ -21,9 +21,7 @@ _SHOWN = 3
 def list_command(
     text: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[TEXT]", help="Show only IDs that contain it.", show_default=False
-        ),
+        typer.Argument(metavar="[TEXT]", help="Show only IDs that contain it.", show_default=False),
     ] = None,
     show_all: Annotated[
         bool,
@@ -71,7 +69,9 @@ def list_command(
         _print_table("Schemes", "scheme", schemes, show_all, suffix="://")
         _print_table("Backends", "backend", backends, show_all)
     if not (available or show_all):
-        output.console().print("\nWhat other libraries offer: envweave list --available", style="dim")
+        output.console().print(
+            "\nWhat other libraries offer: envweave list --available", style="dim"
+        )
     more = "" if show_all else "\nSchemes and backends: envweave list --all"
     output.console().print(f"\nMore about one: envweave info ID{more}", style="dim")
 
@@ -82,10 +82,10 @@ def _find_content(wanted: str) -> list[SchemeContent]:
 
     names = plugin_names(RESOLVERS)
     scheme, _, rest = wanted.partition("://")
-    asked = [scheme] if scheme in names and not rest else names
+    asked = [scheme] if scheme in names else names
     found = [one for one in map(inspect_content, asked) if one is not None]
-    if scheme in names:
-        return [one for one in found if one.scheme == scheme]
+    if scheme in names and not rest:
+        return found
     return [
         dataclasses.replace(one, ids=[env_id for env_id in one.ids if wanted in env_id.lower()])
         for one in found
