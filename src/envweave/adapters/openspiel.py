@@ -265,7 +265,7 @@ class RunningGame:
                     f"{text!r} is not a legal move of player_{player}.{suggest(text, moves)} "
                     f"Legal: {', '.join(moves)}."
                 )
-            return moves[text]
+            return int(moves[text])
         if action not in legal:
             raise ActionError(
                 f"{action!r} is not a legal action of player_{player}. Legal: {legal}; the "

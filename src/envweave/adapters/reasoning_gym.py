@@ -39,7 +39,7 @@ def reasoning_gym_module() -> ModuleType:
         raise MissingExtraError.for_extra(
             "reasoning-gym is not installed.", "reasoning-gym"
         ) from None
-    return reasoning_gym
+    return reasoning_gym  # type: ignore[no-any-return]
 
 
 @dataclass

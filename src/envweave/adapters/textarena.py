@@ -34,7 +34,7 @@ def textarena_module() -> ModuleType:
         import textarena
     except ImportError:
         raise MissingExtraError.for_extra("TextArena is not installed.", "textarena") from None
-    return textarena
+    return textarena  # type: ignore[no-any-return]
 
 
 @dataclass

@@ -46,6 +46,7 @@ class PPOTask:
         num_envs: How many environments by default.
         episodes: How many episodes by default.
         rollout_steps: How many steps of each environment an update uses, by default.
+        learning_rate: The learning rate at the start.
         max_return: The return that counts as success, where no metric says; divides the returns
             that are logged.
     """
@@ -55,12 +56,13 @@ class PPOTask:
     num_envs: int
     episodes: int
     rollout_steps: int
+    learning_rate: float
     max_return: float = 1.0
 
 
 TASKS = {
-    "lineworld": PPOTask("lineworld-v0", "LineWorld, PPO", 8, 600, 64),
-    "cartpole": PPOTask("gym://CartPole-v1", "CartPole, PPO", 8, 900, 32, max_return=500.0),
+    "lineworld": PPOTask("lineworld-v0", "LineWorld, PPO", 8, 600, 64, 0.003),
+    "cartpole": PPOTask("gym://CartPole-v1", "CartPole, PPO", 8, 400, 32, 0.001, max_return=500.0),
 }
 
 
@@ -70,7 +72,7 @@ class PPOConfig(TrainingConfig):
 
     Attributes:
         task: The name of the environment in `TASKS`.
-        learning_rate: The learning rate of Adam.
+        learning_rate: The learning rate of Adam at the start; it falls to 0.
         gamma: The discount per step.
         reward_sign: −1 flips the reward, to check that learning follows it.
         rollout_steps: How many steps of each environment an update uses.
@@ -114,6 +116,7 @@ def main(argv: list[str] | None = None, *, task: str | None = None, prog: str | 
         num_envs=chosen.num_envs,
         episodes=chosen.episodes,
         rollout_steps=chosen.rollout_steps,
+        learning_rate=chosen.learning_rate,
     )
     parser, add = training_parser(
         prog or program,
@@ -153,7 +156,7 @@ def train(config: PPOConfig, show: ShowProgress | None = None) -> Path:
         [_maker(config, task, index) for index in range(config.num_envs)]
     )
     try:
-        run = _Run(config, task, envs, run_dir, sb3)
+        run = _PPORun(config, task, envs, run_dir, sb3)
         with RunLog(run_dir, config.logged(task.title), keep_lines=run.log_lines) as log:
             try:
                 run.play(log, show)
@@ -181,15 +184,30 @@ def _maker(config: PPOConfig, task: PPOTask, index: int) -> Callable[[], Any]:
     import gymnasium
 
     def make() -> Any:
-        env = ew.to_gymnasium(task.env_id, flatten=True, **config._placement())
+        env = ew.to_gymnasium(task.env_id, flatten=True, **config.placement())
         env.reset(seed=config.seed * config.num_envs + index)
-        return gymnasium.wrappers.TransformReward(env, lambda reward: config.reward_sign * reward)
+        return gymnasium.wrappers.TransformReward(
+            env, lambda reward: config.reward_sign * float(reward)
+        )
 
     return make
 
 
 @final
-class _Run:
+class _FallingRate:
+    """A learning rate that falls with the episodes; stable-baselines3 would count steps."""
+
+    def __init__(self, first: float) -> None:
+        self.first = first
+        self.remaining = 1.0
+
+    def __call__(self, _: float) -> float:
+        """Return the rate for the next update."""
+        return self.first * max(self.remaining, 0.02)
+
+
+@final
+class _PPORun:
     """A training run, and what its callback counts."""
 
     def __init__(
@@ -201,18 +219,18 @@ class _Run:
         self._earned = np.zeros(config.num_envs)
         self._lengths = np.zeros(config.num_envs, int)
         self.finished = self.log_lines = 0
+        self._rate = _FallingRate(config.learning_rate)
         self._is_new = not (config.resume and self._checkpoint.exists())
         if self._is_new:
             self._model = sb3.PPO(
                 "MlpPolicy",
                 envs,
                 n_steps=config.rollout_steps,
-                batch_size=config.rollout_steps * config.num_envs // 2,
-                n_epochs=10,
+                batch_size=config.rollout_steps * config.num_envs,
+                n_epochs=20,
                 gamma=config.gamma,
-                gae_lambda=0.9,
-                ent_coef=0.0,
-                learning_rate=config.learning_rate,
+                gae_lambda=0.8,
+                learning_rate=self._rate,
                 seed=config.seed,
                 device="cpu",
             )
@@ -220,6 +238,9 @@ class _Run:
         else:
             self._model = sb3.PPO.load(self._checkpoint, envs, device="cpu")
             kept = self._model.envweave_progress
+            # The saved one is a copy, which would not fall.
+            self._model.learning_rate = self._rate
+            self._model._setup_lr_schedule()  # noqa: SLF001 - there is no public way
             self.finished, self.log_lines, self._updates = kept
 
     def play(self, log: RunLog, show: ShowProgress | None) -> None:
@@ -247,9 +268,7 @@ class _Run:
             chance = self._evaluate(lambda _: int(rng.integers(actions)))
             log.write("evaluation", policy="random", **chance.logged())
         self._model.learn(10**9, callback=Counter(), reset_num_timesteps=self._is_new)
-        trained = self._evaluate(
-            lambda seen: int(self._model.predict(seen, deterministic=True)[0])
-        )
+        trained = self._evaluate(lambda seen: int(self._model.predict(seen, deterministic=True)[0]))
         log.write("evaluation", policy="trained", **trained.logged())
 
     def _log_update(self, log: RunLog) -> None:
@@ -283,6 +302,7 @@ class _Run:
             if self.finished >= self._config.episodes:
                 break
             self.finished += 1
+            self._rate.remaining = 1.0 - self.finished / self._config.episodes
             success = self._success(seen["infos"][i], earned)
             scaled = earned / self._task.max_return
             self._recent.append((scaled, success))
@@ -309,7 +329,8 @@ class _Run:
         returns, successes = [], []
         for number in range(self._config.evaluation_episodes):
             seen, _ = env.reset(seed=FIRST_SEED + number)
-            earned, done, info = 0.0, False, {}
+            earned, done = 0.0, False
+            info: dict[str, Any] = {}
             while not done:
                 seen, reward, terminated, truncated, info = env.step(act(seen))
                 earned += float(reward)

@@ -1,8 +1,9 @@
-"""Train two agents on tic-tac-toe by self-play: `python -m envweave.examples.train_selfplay_tictactoe`.
+"""Train two agents on tic-tac-toe by self-play.
 
-Each agent has a table of action values and learns from its own moves only. They are evaluated
-against a perfect player (minimax) and a random one, on both seats. To check that learning follows
-the reward, flip its sign (`--reward-sign -1`): they then learn to lose.
+`python -m envweave.examples.train_selfplay_tictactoe` runs it. Each agent has a table of action
+values, and learns from its own moves only. They are evaluated against a perfect player (minimax)
+and a random one, on both seats. To check that learning follows the reward, flip its sign
+(`--reward-sign -1`): they then learn to lose.
 """
 
 from __future__ import annotations
@@ -64,12 +65,12 @@ class SelfPlayConfig(TrainingConfig):
     """
 
     num_envs: int = 64
-    episodes: int = 30_000
+    episodes: int = 20_000
     learning_rate: float = 0.3
     exploration: float = 0.4
     reward_sign: int = 1
     evaluation_episodes: int = 100
-    checkpoint_every: int = 400
+    checkpoint_every: int = 25
 
 
 def main(argv: list[str] | None = None, *, prog: str | None = None) -> int:
@@ -133,29 +134,50 @@ def train(config: SelfPlayConfig, show: ShowProgress | None = None) -> Path:
     return run_dir
 
 
+@functools.cache
+def turned(board: Board) -> tuple[Board, tuple[int, ...]]:
+    """Return the same board turned and mirrored into its standard form.
+
+    Also returns which cell of the form each cell of the board is.
+    """
+    forms = []
+    cells = np.arange(9).reshape(3, 3)
+    for grid in (cells, cells.T):
+        for turns in range(4):
+            source = np.rot90(grid, turns).ravel().tolist()
+            form = tuple(board[cell] for cell in source)
+            forms.append((form, tuple(source.index(cell) for cell in range(9))))
+    return min(forms)
+
+
 @final
 class ActionValues:
-    """An agent: the value of each cell, for each board that it has seen."""
+    """An agent: the value of each cell, for each board that it has seen in any position."""
 
     def __init__(self, values: dict[Board, NDArray[np.float64]] | None = None) -> None:
         self._values = {} if values is None else values
 
-    def of(self, board: Board) -> NDArray[np.float64]:
-        """Return the values of a board, which may be changed; occupied cells are -inf."""
-        if board not in self._values:
-            self._values[board] = np.where(np.array(board) == 0, 0.0, -np.inf)
-        return self._values[board]
+    def value(self, board: Board) -> float:
+        """Return the value of the best cell."""
+        return float(self._of(turned(board)[0]).max())
 
     def best(self, board: Board) -> int:
-        """Return the best cell, the first of several."""
-        return int(self.of(board).argmax())
+        """Return the best cell."""
+        form, places = turned(board)
+        return places.index(int(self._of(form).argmax()))
 
     def learn(self, board: Board, cell: int, target: float, step: float) -> float:
         """Move a value towards a target, and return the error before."""
-        values = self.of(board)
-        error = target - float(values[cell])
-        values[cell] += step * error
+        form, places = turned(board)
+        values = self._of(form)
+        error = target - float(values[places[cell]])
+        values[places[cell]] += step * error
         return error
+
+    def _of(self, form: Board) -> NDArray[np.float64]:
+        if form not in self._values:
+            self._values[form] = np.where(np.array(form) == 0, 0.0, -np.inf)
+        return self._values[form]
 
     def to_json(self) -> dict[str, list[float]]:
         """Return the table as plain data."""
@@ -229,7 +251,7 @@ class _SelfPlay:
         """
         rng = np.random.default_rng(1)
         random = self._random(rng)
-        players = dict.fromkeys(SEATS, random)
+        players: dict[str, Player] = dict.fromkeys(SEATS, random)
         if policy == "trained":
             players = {seat: self.agents[seat].best for seat in SEATS}
         found = self._against_opponents(players, self._config.evaluation_episodes)
@@ -275,7 +297,7 @@ class _SelfPlay:
         )
 
     def _learn_from(self, game: _Game) -> list[float]:
-        """Learn from each move: towards the reward at the end, else the value of the next own board."""
+        """Learn from each move: from the reward at the end, else from the next own board."""
         errors = []
         step = self._config.learning_rate
         for seat in SEATS:
@@ -283,7 +305,7 @@ class _SelfPlay:
             target = self._config.reward_sign * game.reward[seat]
             for board, cell in reversed(moves):
                 errors.append(agent.learn(board, cell, target, step))
-                target = float(agent.of(board).max())
+                target = agent.value(board)
         return errors
 
     def _play(self, players: dict[str, Player], seed: int) -> list[_Game]:
@@ -315,7 +337,7 @@ class _SelfPlay:
 
     def _check(self) -> None:
         """Log a short evaluation of the greedy agents, and save the run."""
-        players = {seat: self.agents[seat].best for seat in SEATS}
+        players: dict[str, Player] = {seat: self.agents[seat].best for seat in SEATS}
         found = self._against_opponents(players, 20)
         self._log.write(
             "evaluation",

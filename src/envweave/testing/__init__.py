@@ -6,8 +6,8 @@ from envweave.testing.audit import (
     AuditedEpisode,
     AuditOptions,
     AuditReport,
-    Finding,
     PolicyOutcome,
+    Verdict,
     audit_environment,
 )
 from envweave.testing.check_result import Check, CheckFailedError, CheckOutcome
@@ -40,7 +40,6 @@ __all__ = [
     "CheckFailedError",
     "CheckOutcome",
     "EnvironmentConformance",
-    "Finding",
     "PolicyOutcome",
     "RandomPolicy",
     "ScriptedAction",
@@ -48,6 +47,7 @@ __all__ = [
     "ScriptedEnvironment",
     "ScriptedObservation",
     "Subject",
+    "Verdict",
     "audit_environment",
     "check_backend",
     "check_environment",

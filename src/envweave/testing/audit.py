@@ -104,7 +104,7 @@ class PolicyOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Verdict:
     """One verdict of an audit.
 
     Attributes:
@@ -125,19 +125,19 @@ class AuditReport:
     Attributes:
         id: The environment.
         policies: What each policy earned.
-        findings: The verdicts.
+        verdicts: What was found.
         costs: Times in seconds, lengths of prompts, and steps per second.
     """
 
     id: str
     policies: Sequence[PolicyOutcome]
-    findings: Sequence[Finding]
+    verdicts: Sequence[Verdict]
     costs: Mapping[str, float]
 
     @property
     def ok(self) -> bool:
         """Whether no verdict is `"fail"`."""
-        return all(one.status != "fail" for one in self.findings)
+        return all(one.status != "fail" for one in self.verdicts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,7 +325,7 @@ class _Audit:
             outcomes = self._play_all(env)
             judged = self._judge(outcomes)
             groups = self._play_groups(env)
-        findings = [
+        verdicts = [
             self._solvable(judged),
             self._unearned(judged),
             self._exploits(judged),
@@ -336,7 +336,7 @@ class _Audit:
             self._failures(judged),
             *self._seats(judged),
         ]
-        return AuditReport(self._subject.id, judged, findings, self._costs(judged))
+        return AuditReport(self._subject.id, judged, verdicts, self._costs(judged))
 
     # Playing
 
@@ -531,24 +531,24 @@ class _Audit:
             )
         return outcomes
 
-    def _solvable(self, outcomes: Sequence[PolicyOutcome]) -> Finding:
+    def _solvable(self, outcomes: Sequence[PolicyOutcome]) -> Verdict:
         found = [one for one in outcomes if one.kind == "oracle"]
         if not found:
             where = "" if self._subject.is_here else " in this process"
-            return Finding(
+            return Verdict(
                 "solvable",
                 "unknown",
                 f"The environment offers no solution{where}. Write solution(), or pass --oracle.",
             )
         (oracle,) = found
         if oracle.error is not None:
-            return Finding("solvable", "fail", f"The oracle failed: {oracle.error}")
+            return Verdict("solvable", "fail", f"The oracle failed: {oracle.error}")
         others = [one.mean for one in outcomes if one.kind != "oracle" and one.mean is not None]
         if oracle.mean is None:
-            return Finding("solvable", "fail", "No episode of the oracle was scored.")
+            return Verdict("solvable", "fail", "No episode of the oracle was scored.")
         if oracle.solved is None:
             better = not others or oracle.mean > max(others)
-            return Finding(
+            return Verdict(
                 "solvable",
                 "ok" if better else "fail",
                 f"The oracle earns {oracle.mean:.3g}; the best other policy "
@@ -558,8 +558,8 @@ class _Audit:
         named = ", ".join(dict.fromkeys(str(one.task_id or one.seed) for one in unsolved[:3]))
         detail = f"The oracle solves {oracle.solved:.0%} of {len(oracle.episodes)} episodes"
         if not unsolved:
-            return Finding("solvable", "ok", f"{detail}, with a mean return of {oracle.mean:.3g}.")
-        return Finding("solvable", "fail", f"{detail}. Not: {named}.")
+            return Verdict("solvable", "ok", f"{detail}, with a mean return of {oracle.mean:.3g}.")
+        return Verdict("solvable", "fail", f"{detail}. Not: {named}.")
 
     def _is_solved(self, one: AuditedEpisode, outcomes: Sequence[PolicyOutcome]) -> bool:
         if self._options.solved_at is None and any(
@@ -585,26 +585,26 @@ class _Audit:
         known = any(one.solved is not None for one in outcomes)
         return low, (self._options.solved_at or SOLVED_AT) if known else None
 
-    def _unearned(self, outcomes: Sequence[PolicyOutcome]) -> Finding:
+    def _unearned(self, outcomes: Sequence[PolicyOutcome]) -> Verdict:
         null = next(one for one in outcomes if one.kind == "null")
         random = next(one for one in outcomes if one.kind == "random")
         shown = f"Nothing earns {_shown(null.mean)}, chance {_shown(random.mean)}"
         _, high = self._scale(outcomes)
         if null.error or random.error:
-            return Finding("baseline", "unknown", f"{null.error or random.error}")
+            return Verdict("baseline", "unknown", f"{null.error or random.error}")
         for one in (null, random) if self._takes_text else (null,):
             if high is not None and one.mean is not None and one.mean >= 0.5 * high > 0:
-                return Finding("baseline", "fail", f"{shown}; a solution {high:.3g}.")
+                return Verdict("baseline", "fail", f"{shown}; a solution {high:.3g}.")
         if random.solved is not None and random.solved >= 0.75:
-            return Finding("baseline", "warn", f"{shown}: there is little to learn.")
-        return Finding("baseline", "ok", f"{shown}.")
+            return Verdict("baseline", "warn", f"{shown}: there is little to learn.")
+        return Verdict("baseline", "ok", f"{shown}.")
 
-    def _exploits(self, outcomes: Sequence[PolicyOutcome]) -> Finding:
+    def _exploits(self, outcomes: Sequence[PolicyOutcome]) -> Verdict:
         tried = [one for one in outcomes if one.kind == "exploit" and one.mean is not None]
         if not tried:
             played = any(one.kind == "exploit" for one in outcomes)
             why = "No exploit was scored." if played else "No exploit fits these actions."
-            return Finding("exploits", "unknown", why)
+            return Verdict("exploits", "unknown", why)
         low, high = self._scale(outcomes)
         random = next(one for one in outcomes if one.kind == "random")
         best = max(tried, key=lambda one: one.mean or 0.0)
@@ -614,22 +614,22 @@ class _Audit:
         noise = 2 * math.hypot(best.deviation or 0.0, random.deviation or 0.0) / math.sqrt(counted)
         gain = best.mean - low
         if gain <= noise:
-            return Finding("exploits", "ok", f"{shown.capitalize()}, no more than chance.")
+            return Verdict("exploits", "ok", f"{shown.capitalize()}, no more than chance.")
         if high is None or high <= low:
             status: Status = "warn" if gain > 3 * (random.deviation or 0.0) else "ok"
-            return Finding("exploits", status, f"{shown.capitalize()}; chance {low:.3g}.")
+            return Verdict("exploits", status, f"{shown.capitalize()}; chance {low:.3g}.")
         share = gain / (high - low)
         status = "fail" if share >= 0.5 else "warn" if share >= 0.2 else "ok"
-        return Finding(
+        return Verdict(
             "exploits",
             status,
             f"{shown.capitalize()}: {share:.0%} of the way from chance to a solution.",
         )
 
-    def _groups(self, groups: list[list[float]]) -> Finding:
+    def _groups(self, groups: list[list[float]]) -> Verdict:
         whose = "the given policy" if self._policy is not None else "the random policy"
         if not groups:
-            return Finding("group signal", "unknown", f"No group of {whose} was scored.")
+            return Verdict("group signal", "unknown", f"No group of {whose} was scored.")
         flat = sum(float(np.std(one)) < 1e-9 for one in groups)
         spread = float(np.mean([np.std(one) for one in groups]))
         detail = (
@@ -637,16 +637,16 @@ class _Audit:
             f"have no variance; mean deviation {spread:.3g}."
         )
         if 2 * flat <= len(groups):
-            return Finding("group signal", "ok", detail)
+            return Verdict("group signal", "ok", detail)
         hint = "" if self._policy is not None else " A model may differ: pass --policy."
         status: Status = "fail" if self._policy is not None and flat == len(groups) else "warn"
-        return Finding("group signal", status, detail + hint)
+        return Verdict("group signal", status, detail + hint)
 
-    def _private(self) -> Finding:
+    def _private(self) -> Verdict:
         if not self._subject.is_here:
-            return Finding("private data", "unknown", "The environment is not in this process.")
+            return Verdict("private data", "unknown", "The environment is not in this process.")
         if not self._has_private:
-            return Finding("private data", "ok", "Its tasks have no private part.")
+            return Verdict("private data", "ok", "Its tasks have no private part.")
         worst: Status = "ok"
         notes = []
         rates = self._leaks.rates()
@@ -662,15 +662,15 @@ class _Audit:
             by_chance = "" if is_long else f", {chance:.0%} by coincidence"
             notes.append(f"private[{key!r}] is in {place} for {share:.0%} of tasks{by_chance}")
         if not notes:
-            return Finding("private data", "ok", "No private value was shown, beyond coincidence.")
+            return Verdict("private data", "ok", "No private value was shown, beyond coincidence.")
         hint = " Fine only if it is one of several choices." if worst == "warn" else ""
-        return Finding("private data", worst, "; ".join(notes) + "." + hint)
+        return Verdict("private data", worst, "; ".join(notes) + "." + hint)
 
-    def _deterministic(self) -> Finding:
+    def _deterministic(self) -> Verdict:
         self._advance("determinism")
         self._allow_time()
         if not self._takes_seed:
-            return Finding(
+            return Verdict(
                 "deterministic", "warn", "It takes no seed, so episodes can't be repeated."
             )
         seeds = range(self._options.seed, self._options.seed + 3)
@@ -681,10 +681,10 @@ class _Audit:
                     difference = self._difference(first, second, seed)
                     if difference is not None:
                         status: Status = "fail" if declared else "warn"
-                        return Finding("deterministic", status, f"Seed {seed}: {difference}.")
+                        return Verdict("deterministic", status, f"Seed {seed}: {difference}.")
         except SpecError as error:
-            return Finding("deterministic", "unknown", str(error))
-        return Finding("deterministic", "ok", f"{len(seeds)} episodes again were the same.")
+            return Verdict("deterministic", "unknown", str(error))
+        return Verdict("deterministic", "ok", f"{len(seeds)} episodes again were the same.")
 
     def _difference(self, first: Env, second: Env, seed: int) -> str | None:
         """Play an episode, repeat its actions in another environment, and compare."""
@@ -705,12 +705,12 @@ class _Audit:
                     return f"{name} of step {index} differs between two runs"
         return None
 
-    def _lengths(self, outcomes: Sequence[PolicyOutcome]) -> Finding:
+    def _lengths(self, outcomes: Sequence[PolicyOutcome]) -> Verdict:
         ends = Counter(one.reason for outcome in outcomes for one in outcome.episodes)
         random = next(one for one in outcomes if one.kind == "random")
         lengths = [one.length for one in random.episodes]
         if not lengths:
-            return Finding("length", "unknown", "The random policy played no episode.")
+            return Verdict("length", "unknown", "The random policy played no episode.")
         detail = (
             f"Random episodes take {np.mean(lengths):.3g} steps, at most {max(lengths)}; ends: "
             + ", ".join(f"{reason} {count}" for reason, count in sorted(ends.items()))
@@ -718,10 +718,10 @@ class _Audit:
         )
         long = sum(one.length >= self._options.max_steps for one in random.episodes)
         if long == len(lengths):
-            return Finding("length", "warn", f"{detail} None ended before --max-steps.")
-        return Finding("length", "ok", detail)
+            return Verdict("length", "warn", f"{detail} None ended before --max-steps.")
+        return Verdict("length", "ok", detail)
 
-    def _failures(self, outcomes: Sequence[PolicyOutcome]) -> Finding:
+    def _failures(self, outcomes: Sequence[PolicyOutcome]) -> Verdict:
         every = [(outcome, one) for outcome in outcomes for one in outcome.episodes]
         by_owner = Counter(one.blame for _, one in every if one.blame is not None)
         refused = sum(one.refused for _, one in every)
@@ -733,10 +733,10 @@ class _Audit:
         if broken:
             outcome, one = broken[0]
             where = f"{outcome.name!r}, seed {one.seed}"
-            return Finding("failures", "fail", f"{detail} First: {where}: {one.cause}")
-        return Finding("failures", "ok", detail)
+            return Verdict("failures", "fail", f"{detail} First: {where}: {one.cause}")
+        return Verdict("failures", "ok", detail)
 
-    def _seats(self, outcomes: Sequence[PolicyOutcome]) -> list[Finding]:
+    def _seats(self, outcomes: Sequence[PolicyOutcome]) -> list[Verdict]:
         random = next(one for one in outcomes if one.kind == "random")
         totals: dict[str, list[float]] = defaultdict(list)
         for one in random.episodes:
@@ -745,7 +745,7 @@ class _Audit:
         if not totals:
             return []
         shown = ", ".join(f"{agent} {np.mean(every):+.2f}" for agent, every in totals.items())
-        return [Finding("seats", "ok", f"Mean return of each agent at random: {shown}.")]
+        return [Verdict("seats", "ok", f"Mean return of each agent at random: {shown}.")]
 
     def _costs(self, outcomes: Sequence[PolicyOutcome]) -> dict[str, float]:
         every = [one for outcome in outcomes for one in outcome.episodes]

@@ -87,7 +87,7 @@ def text_field(spec: Spec) -> str | None:
         name for name, one in fields.items() if isinstance(one, StrSpec) and one.pattern is None
     ]
     named = [name for name in texts if name in _CODE_FIELDS]
-    return (named or texts or [None])[0]
+    return next(iter([*named, *texts]), None)
 
 
 def prompt_of(observation: Any) -> str:

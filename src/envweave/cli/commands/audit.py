@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -83,19 +82,15 @@ def audit_command(
     )
     with output.stdout_reserved(json):
         env_id = arguments.installed(env_id, install)
-        given: dict[str, Callable[..., Any]] = {
-            name: load_path(path)
-            for name, path in (("oracle", oracle), ("policy", policy))
-            if path is not None
-        }
         with output.spinner("auditing") as advance:
             report = audit_environment(
                 env_id,
                 options=options,
                 backend=backend,
                 kwargs=keywords,
+                oracle=None if oracle is None else load_path(oracle),
+                policy=None if policy is None else load_path(policy),
                 advance=advance,
-                **given,
             )
     if json:
         output.write_json({"ok": report.ok, **_as_json(report)})
@@ -133,11 +128,11 @@ def _print_report(report: AuditReport) -> None:
             str(invalid),
         )
     output.print_table(f"{report.id}: policies", shown)
-    verdicts = output.table("", "check", "found")
-    for finding in report.findings:
-        status = Text(finding.status, style=_STYLES[finding.status])
-        verdicts.add_row(status, finding.check, finding.detail)
-    output.print_table("Verdicts", verdicts)
+    shown = output.table("", "check", "found")
+    for found in report.verdicts:
+        status = Text(found.status, style=_STYLES[found.status])
+        shown.add_row(status, found.check, found.detail)
+    output.print_table("Verdicts", shown)
     where = output.console()
     if report.costs:
         costs = report.costs
@@ -156,8 +151,8 @@ def _print_report(report: AuditReport) -> None:
                 ]
             )
         )
-    failed = sum(one.status == "fail" for one in report.findings)
-    warned = sum(one.status == "warn" for one in report.findings)
+    failed = sum(one.status == "fail" for one in report.verdicts)
+    warned = sum(one.status == "warn" for one in report.verdicts)
     where.print()
     verdict = "FAIL" if failed else "OK"
     where.print(
