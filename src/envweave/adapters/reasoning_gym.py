@@ -212,6 +212,7 @@ class Questions:
         kind, _, level = split.partition("-level")
         dataset = self._level(int(level) if level else self._difficulty)
         for number in range(index * _ATTEMPTS, (index + 1) * _ATTEMPTS):
+            self._random.seed(number)  # some datasets draw from the global generators too
             with self._random:
                 entry = dataset.entry(number)
             if _split_of(entry["question"]) == kind:
@@ -233,6 +234,7 @@ class Questions:
         entry = task.private["entry"].values
         level = task.split.partition("-level")[2]
         dataset = self._level(int(level) if level else self._difficulty)
+        self._random.seed(0)
         with self._random:
             try:
                 return float(dataset.score(answer, entry)), None
