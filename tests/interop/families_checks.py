@@ -230,8 +230,7 @@ def test_games_neither_share_nor_disturb_random_numbers():
                 other.reset(seed=9)
                 other.step({"text": "[3]"})
                 assert random.getstate() == before
-            texts = [env.step({"text": f"[{guess}]"}).observation.prompt for guess in (10, 5)]
-        return texts
+            return [env.step({"text": f"[{guess}]"}).observation.prompt for guess in (10, 5)]
 
     assert play(between=False) == play(between=True)
 

@@ -16,6 +16,7 @@ import numpy as np
 from envweave.adapters import adopt
 from envweave.api import Env, make, spec
 from envweave.codec import AgentsSpec
+from envweave.codec.containers import NOT_SHOWN
 from envweave.environment import Environment
 from envweave.errors import ActionError, EnvWeaveError, OptionError, SeedError, SpecError
 from envweave.registry import Registry, build
@@ -29,7 +30,7 @@ from envweave.testing.audit_policies import (
     text_field,
     texts_of,
 )
-from envweave.types import AGENT, LogEvent, StepResult, Task
+from envweave.types import AGENT, LogEvent, Observation, StepResult, Task
 from envweave.types.results import same
 
 Status = Literal["ok", "warn", "fail", "unknown"]
@@ -464,7 +465,7 @@ class _Audit:
 
     def _collect(self, env: Env, task: Task, result: StepResult[Any]) -> None:
         after = " after the end" if result.done else ""
-        self._leaks.collect(task, f"the observation{after}", result.observation)
+        self._leaks.collect(task, f"the observation{after}", _own_fields(result.observation))
         self._leaks.collect(task, f"info{after}", result.info)
         self._leaks.collect(task, f"log events{after}", _logged(result))
         with contextlib.suppress(EnvWeaveError):
@@ -580,8 +581,9 @@ class _Audit:
             ),
             default=0.0,
         )
-        if "oracle" in by_kind and by_kind["oracle"].mean is not None:
-            return low, by_kind["oracle"].mean
+        solution = by_kind["oracle"].mean if "oracle" in by_kind else None
+        if solution is not None and solution > low:
+            return low, solution
         known = any(one.solved is not None for one in outcomes)
         return low, (self._options.solved_at or SOLVED_AT) if known else None
 
@@ -609,21 +611,21 @@ class _Audit:
         random = next(one for one in outcomes if one.kind == "random")
         best = max(tried, key=lambda one: one.mean or 0.0)
         assert best.mean is not None
-        shown = f"the best of {len(tried)}, {best.name!r}, earns {best.mean:.3g}"
+        shown = f"The best of {len(tried)}, {best.name!r}, earns {best.mean:.3g}"
         counted = max(1, sum(one.total is not None for one in best.episodes))
         noise = 2 * math.hypot(best.deviation or 0.0, random.deviation or 0.0) / math.sqrt(counted)
         gain = best.mean - low
         if gain <= noise:
-            return Verdict("exploits", "ok", f"{shown.capitalize()}, no more than chance.")
+            return Verdict("exploits", "ok", f"{shown}, no more than chance.")
         if high is None or high <= low:
             status: Status = "warn" if gain > 3 * (random.deviation or 0.0) else "ok"
-            return Verdict("exploits", status, f"{shown.capitalize()}; chance {low:.3g}.")
+            return Verdict("exploits", status, f"{shown}; chance {low:.3g}.")
         share = gain / (high - low)
         status = "fail" if share >= 0.5 else "warn" if share >= 0.2 else "ok"
         return Verdict(
             "exploits",
             status,
-            f"{shown.capitalize()}: {share:.0%} of the way from chance to a solution.",
+            f"{shown}: {share:.0%} of the way from chance to a solution.",
         )
 
     def _groups(self, groups: list[list[float]]) -> Verdict:
@@ -677,6 +679,9 @@ class _Audit:
         try:
             with self._subject.opened() as first, self._subject.opened() as second:
                 declared = first.deterministic
+                # So that what an earlier episode leaves behind shows.
+                random = baseline_policies(second.action_spec)[1]
+                self._play(second, random.make(0), seeds[-1] + 1, "random")
                 for seed in seeds:
                     difference = self._difference(first, second, seed)
                     if difference is not None:
@@ -784,6 +789,15 @@ def _by_agent(reward: Any) -> Mapping[str, float | None]:
 def _takes_text(spec: Any) -> bool:
     one = next(iter(spec.agents.values())) if isinstance(spec, AgentsSpec) else spec
     return text_field(one) is not None
+
+
+def _own_fields(observation: Any) -> Any:
+    """Return an observation without its metadata, which is in the info too."""
+    if isinstance(observation, Mapping):
+        return {key: _own_fields(one) for key, one in observation.items()}
+    if isinstance(observation, Observation):
+        return {name: one for name, one in vars(observation).items() if name not in NOT_SHOWN}
+    return observation
 
 
 def _logged(result: StepResult[Any]) -> list[str]:
