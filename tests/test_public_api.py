@@ -90,10 +90,10 @@ PUBLIC_NAMES = {
         ToolCall examine
     """,
     "envweave.testing": """
-        AsyncScriptedEnvironment BackendConformance Check CheckFailedError CheckOutcome
-        ENVIRONMENT_CHECKS EnvironmentConformance RandomPolicy ScriptedAction ScriptedAgents
-        ScriptedEnvironment ScriptedObservation Subject check_backend check_environment
-        iter_checks
+        AsyncScriptedEnvironment AuditOptions AuditReport AuditedEpisode BackendConformance Check
+        CheckFailedError CheckOutcome ENVIRONMENT_CHECKS EnvironmentConformance PolicyOutcome
+        RandomPolicy ScriptedAction ScriptedAgents ScriptedEnvironment ScriptedObservation Subject
+        Verdict audit_environment check_backend check_environment iter_checks
     """,
     "envweave.tools": """
         Tool ToolEpisode ToolOutcome ToolRegistry ToolSource current_episode
@@ -128,7 +128,8 @@ ENTRY_POINTS = {
         search-v0 tictactoe-v0
     """,
     "envweave.resolvers": """
-        docker gym http https local openenv pettingzoo pkg prime unix verifiers
+        docker gym http https local openenv openspiel pettingzoo pkg prime rg textarena unix
+        verifiers
     """,
 }
 # Paths that the documentation imports from, beyond the `__all__` lists above.

@@ -48,6 +48,7 @@ PAGES = [
 SLOW_PAGES = {  # they start servers, worker processes or the command line, many times
     "README.md",
     "docs/environments/index.md",
+    "docs/guides/audit.md",
     "docs/explanation/benchmarks.md",
     "docs/guides/code-agents.md",
     "docs/guides/coding-environment.md",

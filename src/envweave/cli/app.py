@@ -14,6 +14,7 @@ import typer
 from envweave import __version__
 from envweave.cli import output
 from envweave.cli.commands import train
+from envweave.cli.commands.audit import audit_command
 from envweave.cli.commands.bench import bench_command
 from envweave.cli.commands.build.command import build_command
 from envweave.cli.commands.check import check_command
@@ -44,6 +45,8 @@ envweave new my-env --kind code
 envweave info counter-v0
 
 envweave check pkg://my_module:MyEnv
+
+envweave audit gsm8k-v0
 
 envweave run gym://CartPole-v1 --episodes 20 --seed 0
 
@@ -92,6 +95,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., Any]]] = {
     "Build": {
         "new": new_command,
         "check": check_command,
+        "audit": audit_command,
         "bench": bench_command,
         "build": build_command,
     },

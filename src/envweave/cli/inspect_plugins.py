@@ -53,6 +53,40 @@ def inspect_plugin(group: str, name: str) -> PluginStatus:
     return PluginStatus(name, description, target, error)
 
 
+@dataclass(frozen=True, slots=True)
+class SchemeContent:
+    """What an ID scheme offers on this machine.
+
+    Attributes:
+        scheme: Its name.
+        ids: The IDs, sorted.
+        error: Why there are none, with how to install what is missing; `None` if it has them.
+    """
+
+    scheme: str
+    ids: list[str]
+    error: str | None
+
+
+def inspect_content(scheme: str) -> SchemeContent | None:
+    """List the IDs of a scheme, by the function `available` beside its resolver, if it has one."""
+    from envweave.registry.plugins import RESOLVERS, load_plugin, plugin_target
+
+    names: list[str] = []
+
+    def read() -> str:
+        load_plugin(RESOLVERS, scheme)
+        module = sys.modules[(plugin_target(RESOLVERS, scheme) or "").partition(":")[0]]
+        find = getattr(module, "available", None)
+        names.extend([] if find is None else find())
+        return "" if find is None else "listed"
+
+    listed, error = _attempt(read)
+    if not listed and error is None:
+        return None
+    return SchemeContent(scheme, [f"{scheme}://{name}" for name in names], error)
+
+
 def definition_of(factory: Callable[..., Any] | str) -> str:
     """Return where a factory is defined, as `"module:attribute"`."""
     if isinstance(factory, str):

@@ -90,6 +90,20 @@ def progress(description: str, total: int) -> Iterator[Callable[[str], None]]:
         yield lambda note: bar.update(task, advance=1, note=note)
 
 
+@contextlib.contextmanager
+def spinner(description: str) -> Iterator[Callable[[str], None]]:
+    """Show what is being done on stderr, if that is a terminal.
+
+    Yields a function to call with a note about each part.
+    """
+    where = console(stderr=True)
+    if not where.is_terminal:
+        yield lambda _: None
+        return
+    with where.status(description) as status:
+        yield lambda note: status.update(f"{description}: {note}")
+
+
 def write_json(document: Any) -> None:
     """Write one JSON document to stdout."""
     text = json.dumps(jsonable(document), indent=2, allow_nan=False)

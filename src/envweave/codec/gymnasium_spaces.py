@@ -68,6 +68,8 @@ class SpaceSpec(Spec):
         if isinstance(self.space, spaces.Text):
             lengths = {"minLength": self.space.min_length, "maxLength": self.space.max_length}
             return {"type": "string", **lengths}
+        if self.space.dtype == np.dtype(str):  # MiniGrid's missions
+            return {"type": "string"}
         return {"description": repr(self.space)}
 
     def __repr__(self) -> str:

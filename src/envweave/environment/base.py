@@ -96,6 +96,15 @@ class Environment(ABC):
             f"{type(self).__name__} emitted the tool call {result.call_id!r} but has no answer()"
         )
 
+    def solution(self) -> Any:
+        """Return the next action of a solution to the running episode; `None` if none is known.
+
+        With several agents it returns a dict of actions. `envweave audit` calls it in the
+        environment's own process, before each step, to find out whether tasks can be solved. It is
+        never called for a caller, so it may read the private part of the task.
+        """
+        return None
+
     @property
     def state(self) -> Any:
         """The state behind the observations: a `State`, or an instance of a subclass.

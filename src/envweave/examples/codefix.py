@@ -160,3 +160,7 @@ class CodeFixEnv(ew.Environment):
             done=True,
             metadata={"metrics": {"success": float(is_right)}},
         )
+
+    def solution(self) -> CodeFixAction:
+        """Return the right operator."""
+        return CodeFixAction(self._operator)  # type: ignore[arg-type] # of a task, which has one

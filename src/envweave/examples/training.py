@@ -136,7 +136,7 @@ class TrainingConfig:
         Raises:
             OptionError: There is an image, but the backend runs no containers.
         """
-        return ew.make_vector(env_id, num_envs=self.num_envs, **self._placement(), **options)
+        return ew.make_vector(env_id, num_envs=self.num_envs, **self.placement(), **options)
 
     def make_pool(self, env_id: str, **options: Any) -> ew.Pool:
         """Make a pool of the environments on the configured backend.
@@ -144,9 +144,14 @@ class TrainingConfig:
         Raises:
             OptionError: There is an image, but the backend runs no containers.
         """
-        return ew.pool(env_id, size=self.num_envs, **self._placement(), **options)
+        return ew.pool(env_id, size=self.num_envs, **self.placement(), **options)
 
-    def _placement(self) -> dict[str, Any]:
+    def placement(self) -> dict[str, Any]:
+        """Return the options of `make` that say where environments run.
+
+        Raises:
+            OptionError: There is an image, but the backend runs no containers.
+        """
         image = self.docker_image
         if image is not None and self.backend in ("inproc", "process", "http"):
             raise ew.errors.OptionError(

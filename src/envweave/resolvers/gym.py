@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +20,9 @@ from envweave.errors import (
     suggest,
 )
 from envweave.registry import EnvSpec, Registry
+
+_PACKAGES = {"MiniGrid": "minigrid", "BabyAI": "minigrid", "ALE": "ale_py"}
+"""Packages that register their environments when imported, by the beginning of the names."""
 
 
 def resolve(rest: str, registry: Registry) -> EnvSpec:  # noqa: ARG001 - a resolver's signature
@@ -128,6 +133,8 @@ def _find(gym_id: str) -> Any:
                 f"'gym://{gym_id}' names the module {module!r}, which cannot be imported: "
                 f"{format_error(error)}"
             ) from error
+    elif name not in gymnasium.registry:
+        _import_package_of(name)
     try:
         parsed = gymnasium.envs.registration.parse_env_id(name)
     except gymnasium.error.Error as error:
@@ -147,6 +154,36 @@ def _find(gym_id: str) -> Any:
             "gymnasium.pprint_registry() lists all of them; an environment of another package "
             "is 'gym://module:Name-v0'."
         ) from error
+
+
+def available() -> list[str]:
+    """Return the IDs of all environments of Gymnasium and of installed packages known to it."""
+    gymnasium = gymnasium_module()
+    for package in sorted(set(_PACKAGES.values())):
+        if importlib.util.find_spec(package) is not None:
+            _register(package)
+    return sorted(gymnasium.registry)
+
+
+def _import_package_of(name: str) -> None:
+    """Import the package that registers a name, if the name begins like one of its names."""
+    family = re.split("[-/]", name)[0]
+    package = _PACKAGES.get(family)
+    if package is None:
+        return
+    try:
+        _register(package)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"'gym://{name}' needs a package that is not installed: {error}. Install it with: "
+            f"pip install {package.replace('_', '-')}"
+        ) from error
+
+
+def _register(package: str) -> None:
+    module = importlib.import_module(package)
+    if package == "ale_py":  # which leaves it to the caller
+        gymnasium_module().register_envs(module)
 
 
 def _refuse_unknown(spec: Any, entry: Any, keywords: dict[str, Any]) -> None:

@@ -71,6 +71,13 @@ def make_environment(name: str, api: str | None = None, **keywords: Any) -> Any:
         ) from error
 
 
+def available() -> list[str]:
+    """Return the names of all environments of PettingZoo."""
+    pettingzoo = pettingzoo_module()
+    tables = [getattr(pettingzoo, f"{form}_registry", {}) for form in _FORMS]
+    return sorted({"_v".join(one.rsplit("-v", 1)) for table in tables for one in table})
+
+
 def _find_forms(name: str) -> list[str]:
     """Return the APIs in which PettingZoo has an environment, the parallel one first."""
     pettingzoo = pettingzoo_module()
@@ -86,12 +93,7 @@ def _find_forms(name: str) -> list[str]:
             continue
         forms.append(api)
     if not forms:
-        known = {
-            "_v".join(one.rsplit("-v", 1)): None
-            for table in (pettingzoo.parallel_registry, pettingzoo.aec_registry)
-            for one in table
-        }
-        hint = suggest(name, known).replace("'", "'pettingzoo://", 1)
+        hint = suggest(name, available()).replace("'", "'pettingzoo://", 1)
         raise EnvNotFoundError(
             f"PettingZoo has no environment {name!r}.{hint} pettingzoo.pprint_registry() lists all "
             "of them; for one of another package use 'pkg://module:parallel_env'."

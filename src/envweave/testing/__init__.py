@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from envweave.testing.audit import (
+    AuditedEpisode,
+    AuditOptions,
+    AuditReport,
+    PolicyOutcome,
+    Verdict,
+    audit_environment,
+)
 from envweave.testing.check_result import Check, CheckFailedError, CheckOutcome
 from envweave.testing.conformance import (
     BackendConformance,
@@ -24,17 +32,23 @@ from envweave.testing.scripted import (
 __all__ = [
     "ENVIRONMENT_CHECKS",
     "AsyncScriptedEnvironment",
+    "AuditOptions",
+    "AuditReport",
+    "AuditedEpisode",
     "BackendConformance",
     "Check",
     "CheckFailedError",
     "CheckOutcome",
     "EnvironmentConformance",
+    "PolicyOutcome",
     "RandomPolicy",
     "ScriptedAction",
     "ScriptedAgents",
     "ScriptedEnvironment",
     "ScriptedObservation",
     "Subject",
+    "Verdict",
+    "audit_environment",
     "check_backend",
     "check_environment",
     "iter_checks",

@@ -44,18 +44,24 @@ class RandomPolicy:
         return self._draw(self._spec, result.needs[0])
 
     def _draw(self, spec: Spec, need: NeedAction[Any]) -> Any:
-        if need.action_mask is None:
-            return spec.sample(self._rng)
-        legal = np.flatnonzero(np.asarray(need.action_mask))
-        if len(legal) == 0:
-            return spec.sample(self._rng)
-        if isinstance(spec, DataclassSpec | PydanticSpec):
-            own = [name for name in spec.fields if name != "metadata"]
-            if len(own) == 1 and (choices := _choices(spec.fields[own[0]])) is not None:
-                return spec.cls(**{own[0]: choices[int(self._rng.choice(legal))]})
-        elif (choices := _choices(spec)) is not None:
-            return choices[int(self._rng.choice(legal))]
+        legal = legal_actions(spec, need.action_mask)
+        if legal:
+            return legal[int(self._rng.integers(len(legal)))]
         return spec.sample(self._rng)
+
+
+def legal_actions(spec: Spec, mask: Any) -> list[Any]:
+    """Return the actions that a mask allows; nothing where masks don't apply to the actions."""
+    if mask is None:
+        return []
+    legal = np.flatnonzero(np.asarray(mask))
+    if isinstance(spec, DataclassSpec | PydanticSpec):
+        own = [name for name in spec.fields if name != "metadata"]
+        if len(own) == 1 and (choices := _choices(spec.fields[own[0]])) is not None:
+            return [spec.cls(**{own[0]: choices[int(one)]}) for one in legal]
+    elif (choices := _choices(spec)) is not None:
+        return [choices[int(one)] for one in legal]
+    return []
 
 
 def take_step(

@@ -30,6 +30,30 @@ def train_codefix(context: typer.Context) -> int:
     return main(context.args, prog="envweave train codefix")
 
 
+@app.command("selfplay-tictactoe", context_settings=_PASS_ON, add_help_option=False)
+def train_selfplay_tictactoe(context: typer.Context) -> int:
+    """Train two agents on tic-tac-toe by self-play, with numpy only; takes a minute."""
+    from envweave.examples.train_selfplay_tictactoe import main
+
+    return main(context.args, prog="envweave train selfplay-tictactoe")
+
+
+@app.command("ppo-lineworld", context_settings=_PASS_ON, add_help_option=False)
+def train_ppo_lineworld(context: typer.Context) -> int:
+    """Train on LineWorld with PPO; needs stable-baselines3 and takes seconds."""
+    from envweave.examples.train_ppo import main
+
+    return main(context.args, task="lineworld", prog="envweave train ppo-lineworld")
+
+
+@app.command("ppo-cartpole", context_settings=_PASS_ON, add_help_option=False)
+def train_ppo_cartpole(context: typer.Context) -> int:
+    """Train on CartPole with PPO; needs stable-baselines3 and takes minutes."""
+    from envweave.examples.train_ppo import main
+
+    return main(context.args, task="cartpole", prog="envweave train ppo-cartpole")
+
+
 @app.command("gsm8k", context_settings=_PASS_ON, add_help_option=False)
 def train_gsm8k(context: typer.Context) -> int:
     """Train a language model on GSM8K through Tinker; needs $TINKER_API_KEY."""

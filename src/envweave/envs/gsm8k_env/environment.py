@@ -181,6 +181,12 @@ class SingleQuestion(ew.Environment):
         result.metadata["metrics"] = {"success": float(is_correct), "format": float(is_formatted)}
         return result
 
+    def solution(self) -> GSM8KAction:
+        """Return the right answer in the required form."""
+        expected = self._expected
+        is_letter = isinstance(expected, str)
+        return GSM8KAction(expected if is_letter else f"#### {format_value(expected)}")
+
     @property
     def state(self) -> GSM8KState:
         """The current task, without its answer."""
