@@ -42,7 +42,7 @@ PUBLIC_NAMES = {
         ChatAction ChatObservation ChatTool ChatToolCall TurnMessage from_verifiers to_verifiers
     """,
     "envweave.agents": """
-        ChatAgent ChatModel ChatTurn ModelReply ContextLengthError Message ModelError ReplyAgent
+        ChatAgent ChatModel ChatTurn ContextLengthError Message ModelError ModelReply ReplyAgent
         Tokens Truncate training_tokens
     """,
     "envweave.conversation": """

@@ -79,10 +79,8 @@ class ChatAgent:
     conversation that is too long for the model ends its episode as truncated. Needs the extra
     `http`.
 
-    ```python
-    agent = ChatAgent("http://127.0.0.1:8000/v1", "Qwen/Qwen3-4B", temperature=1.0)
-    episodes = await ew.rollout(pool, agent, episodes=64)
-    ```
+        agent = ChatAgent("http://127.0.0.1:8000/v1", "Qwen/Qwen3-4B", temperature=1.0)
+        episodes = await ew.rollout(pool, agent, episodes=64)
 
     Args:
         base_url: Up to and including `/v1`; `$OPENAI_BASE_URL` by default.

@@ -132,7 +132,7 @@ def train(config: TrafficLightConfig, show: ShowProgress | None = None) -> Path:
             run_dir, config.logged("TrafficLight"), keep_lines=state.get("log_lines", 0)
         ) as log,
     ):  # fmt: skip
-        run = _Run(config, rollouts, log, run_dir, show)
+        run = _TrafficLightTraining(config, rollouts, log, run_dir, show)
         trainer = GRPOTrainer(
             tiny_language_model(tokenizer, seed=config.seed),
             run.reward,
@@ -181,7 +181,7 @@ def train(config: TrafficLightConfig, show: ShowProgress | None = None) -> Path:
 
 
 @final
-class _Run:
+class _TrafficLightTraining:
     """A training run: its log, its checkpoints, its progress."""
 
     def __init__(

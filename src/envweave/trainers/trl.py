@@ -22,12 +22,10 @@ from envweave.types import Episode
 class TRLRollouts:
     """The episodes of an environment for TRL's `GRPOTrainer`.
 
-    ```python
-    with TRLRollouts("gsm8k-v0", size=64) as rollouts:
-        dataset = datasets.Dataset.from_list(rollouts.rows("train"))
-        trainer = GRPOTrainer(model, rollouts.reward, args, dataset, rollout_func=rollouts)
-        trainer.train()
-    ```
+        with TRLRollouts("gsm8k-v0", size=64) as rollouts:
+            dataset = datasets.Dataset.from_list(rollouts.rows("train"))
+            trainer = GRPOTrainer(model, rollouts.reward, args, dataset, rollout_func=rollouts)
+            trainer.train()
 
     An episode that fails through no fault of the model is played again, in another environment;
     if that fails too, it has no reward: TRL leaves it out of its group's mean and trains on none
