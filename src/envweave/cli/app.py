@@ -22,9 +22,9 @@ from envweave.cli.commands.deploy import deploy_command
 from envweave.cli.commands.doctor import doctor_command
 from envweave.cli.commands.info import info_command
 from envweave.cli.commands.list import list_command
-from envweave.cli.commands.recordings import export_command, replay_command, rescore_command
 from envweave.cli.commands.new.command import new_command
 from envweave.cli.commands.play.command import play_command
+from envweave.cli.commands.recordings import export_command, replay_command, rescore_command
 from envweave.cli.commands.run import run_command
 from envweave.cli.commands.serve import serve_command
 from envweave.cli.commands.view import view_command

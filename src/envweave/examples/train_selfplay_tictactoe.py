@@ -296,7 +296,7 @@ class _SelfPlay:
             **{"return": round(earned, 6)},
         )
 
-    def _learn_from(self, game: _Game) -> list[float]:
+    def _learn_from(self, game: _SelfPlayGame) -> list[float]:
         """Learn from each move: from the reward at the end, else from the next own board."""
         errors = []
         step = self._config.learning_rate
@@ -308,10 +308,10 @@ class _SelfPlay:
                 target = agent.value(board)
         return errors
 
-    def _play(self, players: dict[str, Player], seed: int) -> list[_Game]:
+    def _play(self, players: dict[str, Player], seed: int) -> list[_SelfPlayGame]:
         """Play one game in each environment."""
         batch: Any = self._venv.reset(seed=seed)
-        games = [_Game() for _ in range(self._venv.num_envs)]
+        games = [_SelfPlayGame() for _ in range(self._venv.num_envs)]
         results = [batch[i] for i in range(self._venv.num_envs)]
         running = list(range(self._venv.num_envs))
         while running:
@@ -385,7 +385,7 @@ class _SelfPlay:
 
 
 @final
-class _Game:
+class _SelfPlayGame:
     """One game: the moves of both players, and what they earned."""
 
     def __init__(self) -> None:

@@ -9,8 +9,8 @@ conductor first, so nothing is left running.
 from __future__ import annotations
 
 import asyncio
-import os
 import logging
+import os
 import secrets
 import sys
 import time
@@ -26,7 +26,7 @@ from typing import Any, Literal, final, get_args
 from envweave.api.options import flag, whole_number
 from envweave.errors import CallOrderError, OptionError, RolloutFailedError, suggest
 from envweave.recording.writer import RunWriter, read_directory
-from envweave.rollouts.episode import Agent, EpisodeAgents, EpisodeAttempt, play
+from envweave.rollouts.episode import Agent, EpisodeAgents, EpisodeAttempt, EpisodePlayer, play
 from envweave.rollouts.faults import Fault, FaultStats, OnFault
 from envweave.rollouts.pool import Pool, PoolSlot
 from envweave.rollouts.progress import RolloutProgress, Show, show_progress
@@ -330,7 +330,8 @@ class Rollout:
             max_steps=self._options.max_steps,
             env_id=self._pool.id,
         )
-        env, agent = slot, self._agent
+        env: EpisodePlayer = slot
+        agent = self._agent
         recorded = None
         if self._writer is not None:
             env = recorded = RecordedSlot(slot, attempt, self._writer)
