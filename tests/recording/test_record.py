@@ -197,7 +197,7 @@ SCALARS = (
     | st.booleans()
     | st.integers()
     | st.floats()
-    | st.complex_numbers()
+    | st.complex_numbers(allow_nan=False)
     | st.binary()
     | st.text()
     | st.text(st.characters(categories=["Cs", "Lu"]))
@@ -205,7 +205,7 @@ SCALARS = (
 ARRAYS = st.builds(
     lambda dtype, shape: np.arange(math.prod(shape)).reshape(shape).astype(dtype),
     st.sampled_from(["f4", "f8", "i1", "u8", "?", "c16", "U3", "S2"]),
-    st.lists(st.integers(0, 40), max_size=3),
+    st.lists(st.integers(0, 9), max_size=3),
 )
 KEYS = st.text() | st.sampled_from(["$value", "$float", "$dict", "digest"])
 VALUES = st.recursive(
@@ -218,7 +218,7 @@ VALUES = st.recursive(
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(values=st.lists(VALUES, min_size=1, max_size=4))
 def test_any_value_comes_back_exactly(tmp_path_factory: Any, values: list[Any]) -> None:
