@@ -195,8 +195,21 @@ def test_a_promised_path_resolves(path: str) -> None:
     resolve_name(path)
 
 
+# Modules with classes that inherit from another library's, which is not among the development ones.
+SUBCLASSES_OF = {
+    "envweave.trainers.art": "art",
+    "envweave.trainers.gem": "gem",
+    "envweave.trainers.skyrl": "skyrl_gym",
+}
+
+
 @pytest.mark.parametrize("path", REFERENCED)
 def test_a_path_in_the_reference_resolves(path: str) -> None:
+    module = path.rpartition(".")[0]
+    package = SUBCLASSES_OF.get(module)
+    if package is not None and find_spec(package) is None:
+        pytest.skip(f"{module} needs {package}; its tests have it")  # tests/trainers
+
     resolve_name(path)
 
 

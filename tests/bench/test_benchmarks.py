@@ -23,7 +23,9 @@ NAMES = [
     "noisy-neighbor",
     "containers",
     "rollout",
+    "recording",
     "ray",
+    "trl",
     "soak",
 ]
 

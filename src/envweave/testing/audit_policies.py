@@ -30,6 +30,7 @@ Choose: TypeAlias = Callable[[StepResult[Any]], Any]
 Kind = Literal["null", "random", "oracle", "exploit", "given"]
 
 _MAX_CONSTANTS = 8
+_MAX_PROMPT = 10_000  # characters
 _CODE_FIELDS = frozenset(["code", "source", "python", "program", "script"])
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
@@ -216,7 +217,8 @@ def _writer(spec: Spec, write: Callable[[str], str]) -> Callable[[int], Choose]:
         field = text_field(own)
         if field is None:
             return plainest(own, need.action_mask)
-        text = write(prompt_of(need.observation))
+        # Cut, since an environment that repeats what it is told would make it ever longer.
+        text = write(prompt_of(need.observation)[:_MAX_PROMPT])
         if field == "":
             return text
         options = own.options if isinstance(own, UnionSpec) else [own]
