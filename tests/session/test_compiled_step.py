@@ -167,7 +167,7 @@ cases: list[tuple[Any, list[Any]]] = [
 ]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     scripts,
     st.sampled_from(cases).flatmap(
