@@ -24,6 +24,8 @@ from envweave.examples import CounterEnv
 from envweave.wire.encoding import MSGPACK
 from envweave.wire.messages import Call
 
+pytestmark = pytest.mark.slow  # waits for servers that are slow
+
 
 @pytest.fixture(scope="module")
 def description() -> Any:

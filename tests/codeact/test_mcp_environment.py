@@ -11,6 +11,8 @@ from envweave.errors import OptionError, ResetFailedError
 from envweave.tools import ToolRegistry
 from envweave.tools.mcp import McpServers
 
+pytestmark = pytest.mark.slow  # starts MCP servers
+
 FILE_TOOLS = ["file_read", "file_write", "file_append", "file_list", "file_exists", "file_delete"]
 CAUGHT = "try:\n    {}\nexcept ToolError as error:\n    message = str(error)\nmessage"
 

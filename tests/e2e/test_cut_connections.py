@@ -16,6 +16,8 @@ from servers import served
 import envweave as ew
 from envweave import errors
 
+pytestmark = pytest.mark.slow  # cuts many connections
+
 MANY = [pytest.param(10_000, marks=pytest.mark.slow), 1_000]
 
 

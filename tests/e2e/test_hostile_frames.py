@@ -21,6 +21,8 @@ from envweave.errors import ConnectionLostError
 from envweave.wire.encoding import JSON, MSGPACK, PLAIN_JSON, Encoding
 from envweave.wire.messages import read_replies
 
+pytestmark = pytest.mark.slow  # sends thousands of frames
+
 OPENENV: list[Any] = [
     {"type": "reset", "data": {"seed": 1, "episode_id": "e"}},
     {"type": "step", "data": {"do": "step"}},

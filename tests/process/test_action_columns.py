@@ -14,6 +14,8 @@ import envweave as ew
 from envweave.codec import spec_from_hint
 from envweave.vector.process.action_columns import action_columns
 
+pytestmark = pytest.mark.slow  # starts worker processes
+
 
 class Gear(enum.Enum):
     """A choice whose values are members."""

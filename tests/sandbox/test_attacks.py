@@ -13,6 +13,8 @@ from attacks.runner import Ground, ground, try_attack
 
 from envweave.sandbox import Sandbox
 
+pytestmark = pytest.mark.slow  # starts many sandbox sessions
+
 TIERS = ("namespace", "landlock")
 
 

@@ -14,6 +14,8 @@ from sandbox_sessions import PRELUDE, family, soon
 from envweave.errors import BranchError, SandboxError
 from envweave.sandbox import Limits, Sandbox
 
+pytestmark = pytest.mark.slow  # starts many sandbox sessions
+
 TIMEOUT_S = 6.0
 """How long past its deadline, which is below a second here, a call may take on a busy machine."""
 

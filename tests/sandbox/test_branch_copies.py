@@ -16,6 +16,8 @@ from envweave.sandbox.inside.branch import copy_with_helper
 from envweave.sandbox.processes.template import WallSetupError
 from envweave.sandbox.protocol.orders import Copied, CopyFiles, OrderFailed
 
+pytestmark = pytest.mark.slow  # starts many sandbox sessions
+
 MAKE = """
 import os
 os.makedirs("a/b/c")

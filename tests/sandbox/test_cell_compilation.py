@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 
 from envweave.sandbox.inside.cells import _compile_apart, _compile_whole
 
+pytestmark = pytest.mark.slow  # compiles thousands of cells
+
 PIECES = [
     "x = 1",
     "x",

@@ -21,6 +21,8 @@ from envweave.sandbox import (
     Session,
 )
 
+pytestmark = pytest.mark.slow  # starts many sandbox sessions
+
 TIMEOUT_S = 20.0
 LIMITS = Limits(disk_bytes=1 << 20, files=64)
 

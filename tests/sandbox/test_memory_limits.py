@@ -11,6 +11,8 @@ import pytest
 from envweave.sandbox import Limits, Sandbox, Session
 from envweave.sandbox.host.cgroups import find_cgroups
 
+pytestmark = pytest.mark.slow  # starts many sandbox sessions
+
 IN_CI = os.environ.get("CI") == "true"
 FOUND = find_cgroups()
 LIMITS = Limits(memory_bytes=128 << 20, disk_bytes=1 << 20, timeout_s=60)

@@ -20,6 +20,8 @@ from envweave.errors import IsolationError, OptionError, SandboxError
 from envweave.sandbox import Sandbox
 from envweave.sandbox.host.packages import resolve_packages
 
+pytestmark = pytest.mark.slow  # starts many sandbox sessions
+
 ENVIRONMENT = """
 from envweave import CodeActEnvironment, create_codeact_env
 

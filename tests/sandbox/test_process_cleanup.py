@@ -17,6 +17,8 @@ from processes import is_alive
 from envweave.errors import SessionLostError
 from envweave.sandbox import Sandbox
 
+pytestmark = pytest.mark.slow  # starts many sandbox sessions
+
 _HOST = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever a shell made of it

@@ -8,6 +8,8 @@ import pytest
 
 from envweave.sandbox import Limits, Sandbox
 
+pytestmark = pytest.mark.slow  # starts many sandbox sessions
+
 _LIMITS = Limits(timeout_s=3, memory_bytes=256 << 20, disk_bytes=8 << 20, files=256)
 
 

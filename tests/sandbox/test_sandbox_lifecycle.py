@@ -26,6 +26,8 @@ from envweave.errors import (
 )
 from envweave.sandbox import AsyncSandbox, Sandbox
 
+pytestmark = pytest.mark.slow  # starts many sandbox sessions
+
 _TIMEOUT_S = 30.0
 
 

@@ -20,6 +20,8 @@ from envweave.sandbox.protocol.messages import SpawnRequest
 from envweave.sandbox.protocol.orders import decode_compact, encode_compact, is_compact
 from envweave.sandbox.walls.mounts import WORK
 
+pytestmark = pytest.mark.slow  # starts many sandbox sessions
+
 try:
     from envweave.sandbox import _spawn
 except ImportError:

@@ -14,6 +14,8 @@ import pytest
 
 from envweave.sandbox import Sandbox
 
+pytestmark = pytest.mark.slow  # starts many sandbox sessions
+
 TIMEOUT_S = 30.0
 
 STATE = """

@@ -20,6 +20,8 @@ import envweave as ew
 from envweave.errors import CapacityError, OptionError, ResetNeededError
 from envweave.examples import CounterEnv
 
+pytestmark = pytest.mark.slow  # waits for delays of a server
+
 WAITS = "envweave_sessions_waiting 1.0"
 NOBODY_WAITS = "envweave_sessions_waiting 0.0"
 EMPTY = "envweave_sessions 0.0"

@@ -23,6 +23,8 @@ from envweave.server.options import ServerOptions
 from envweave.server.run import Serving
 from envweave.server.runtime.local import LocalRuntime
 
+pytestmark = pytest.mark.slow  # waits for delays of a server
+
 WAIT_S = 20.0
 
 

@@ -12,6 +12,8 @@ from servers import Running, process_serving
 
 import envweave as ew
 
+pytestmark = pytest.mark.slow  # waits for delays of a server
+
 TALLY = "pkg://environments.served:Tally"
 
 

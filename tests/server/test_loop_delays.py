@@ -19,6 +19,8 @@ import envweave as ew
 from envweave.server.event_loop import ServerEventLoop
 from envweave.server.runtime.local import LocalRuntime
 
+pytestmark = pytest.mark.slow  # waits for delays of a server
+
 WAIT_S = 20.0
 
 

@@ -26,6 +26,8 @@ from servers import app_served, http_connection, served
 import envweave as ew
 from envweave import create_fastapi_app
 
+pytestmark = pytest.mark.slow  # starts MCP servers
+
 GENERATIONS = ("legacy", "auto")
 
 

@@ -12,6 +12,8 @@ from mcp_servers import configured, hostile, made_with_sdk, nothing_is_left, ope
 from envweave.errors import EnvWeaveError, StartupError
 from envweave.tools.mcp import McpServers
 
+pytestmark = pytest.mark.slow  # starts MCP servers
+
 
 def start(config, **options):
     async def run():

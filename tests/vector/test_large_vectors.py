@@ -13,6 +13,8 @@ from comparison import same
 
 import envweave as ew
 
+pytestmark = pytest.mark.slow  # makes thousands of environments
+
 COUNT = 600
 ROWS = (0, 255, 256, 300, 511, 512, COUNT - 1)
 
