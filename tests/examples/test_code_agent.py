@@ -10,8 +10,6 @@ from fake_services import Failure, chat_server
 import envweave as ew
 from envweave.agents import ChatModel, ModelError
 from envweave.codeact import NumericMatch
-from envweave.codeact.models import shown_to_model
-from envweave.conversation.replies import code_in
 from envweave.examples import code_agent
 from envweave.examples.code_agent import ChatCodeAgent
 
@@ -179,15 +177,10 @@ def test_the_command_without_a_server_prints_the_missing_options(capsys):
     assert "Pass one such as" in capsys.readouterr().err
 
 
-def test_all_blocks_of_an_answer_are_its_code():
-    assert code_in("a\n```python\nx = 1\n```\nb\n```\nx + 1\n```") == "x = 1\nx + 1"
-    assert code_in("no code") is None
-
-
 def test_long_output_is_shown_with_its_middle_left_out():
     result = ew.ExecutionResult(success=True, stdout="a" * 5000 + "z")
 
-    text = shown_to_model(result)
+    text = ew.CodeObservation(execution_result=result, code="print(…)").render()
 
     assert "1001 characters omitted" in text
     assert text.endswith("z")

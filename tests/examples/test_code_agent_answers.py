@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socketserver
 import threading
+from dataclasses import dataclass
 
 import pytest
 from fake_services import Failure, chat_server
@@ -13,9 +14,23 @@ from servers import served
 import envweave as ew
 from envweave.agents import ChatModel, ModelError
 from envweave.codeact import NumericMatch
-from envweave.conversation.replies import code_in
 from envweave.examples import code_agent
 from envweave.examples.code_agent import ChatCodeAgent
+
+
+@dataclass
+class Typed(ew.Action):
+    code: str
+
+
+class RepeatingEnv(ew.Environment):
+    """Shows the code that it was given."""
+
+    def reset(self):
+        return "", {}
+
+    def step(self, action: Typed):
+        return action.code, 0.0, False, False, {}
 
 
 @pytest.mark.parametrize(
@@ -27,12 +42,24 @@ from envweave.examples.code_agent import ChatCodeAgent
         ("```python\r\nx = 1\r\n```\r\n", "x = 1\r"),
         ("```python\nx = 1```", "x = 1"),
         ("Use ```x``` for that.\n```\ny = 1\n```", "y = 1"),
-        ("```json\n{}\n```", None),
-        ("```python\nx = 1", None),
+        ("a\n```python\nx = 1\n```\nb\n```\nx + 1\n```", "x = 1\nx + 1"),
     ],
 )
 def test_code_is_read_from_fences_of_its_language(answer, code):
-    assert code_in(answer) == code
+    with ew.chat(RepeatingEnv) as chat:
+        chat.reset()
+        result = chat.step(answer)
+
+    assert result.observation.messages[-1].content == code
+
+
+@pytest.mark.parametrize("answer", ["no code", "```json\n{}\n```", "```python\nx = 1"])
+def test_an_answer_without_code_is_not_an_action(answer):
+    with ew.chat(RepeatingEnv) as chat:
+        chat.reset()
+        result = chat.step(answer)
+
+    assert "There is no block of code in your answer" in result.info["invalid_reply"]
 
 
 def test_an_agent_plays_at_a_server_given_only_its_url():

@@ -10,8 +10,8 @@ import pytest
 from fake_services import read_run_log
 from installations import venv_python, with_envweave
 
-from envweave.examples.run_log import RunHistory
 from envweave.examples.train_codefix_pg import main
+from envweave.examples.training import RunHistory
 
 PNG = b"\x89PNG\r\n\x1a\n"
 MODULE = "envweave.examples.train_codefix_pg"

@@ -9,8 +9,8 @@ import pytest
 
 import envweave as ew
 from envweave.examples.plots import main as plots_main
-from envweave.examples.run_log import RunHistory, RunLog, claim_fresh_run_dir, read_run_log
 from envweave.examples.train_lineworld_pg import LineWorldConfig, main, train
+from envweave.examples.training import RunHistory, RunLog, claim_fresh_run_dir, read_run_log
 
 TINY = ["--num-envs", "4", "--episodes", "12", "--evaluation-episodes", "8"]
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -6,8 +6,9 @@ import sys
 import pytest
 from installations import venv_python, with_envweave
 
-from envweave.examples.run_log import RunHistory
+import envweave as ew
 from envweave.examples.train_ppo import main
+from envweave.examples.training import RunHistory
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -41,13 +42,14 @@ def test_ppo_solves_lineworld_and_with_the_sign_flipped_nothing(tmp_path):
     reached = {}
     for sign in (1, -1):
         run_dir = tmp_path / f"run{sign}"
-        run("lineworld", "--episodes", 300, "--reward-sign", sign, "--run-dir", run_dir)
+        run("lineworld", "--episodes", 300, "--reward-sign", sign, "--run-dir", run_dir, "--record")
         reached[sign] = RunHistory.read(run_dir)
 
     assert reached[1].evaluations["trained"]["success"] >= 0.9
     assert reached[-1].evaluations["trained"]["success"] <= 0.1
     assert len(reached[1].points) == 300
     assert (tmp_path / "run1/metrics.png").read_bytes().startswith(PNG)
+    assert len(ew.load(tmp_path / "run1")) > 300
 
 
 @pytest.mark.slow  # trains

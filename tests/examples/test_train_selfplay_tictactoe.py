@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from envweave.examples.run_log import RunHistory, read_run_log
+import envweave as ew
 from envweave.examples.train_selfplay_tictactoe import (
     ActionValues,
     SelfPlayConfig,
@@ -11,6 +11,7 @@ from envweave.examples.train_selfplay_tictactoe import (
     train,
     turned,
 )
+from envweave.examples.training import RunHistory, read_run_log
 
 EMPTY = (0,) * 9
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -83,3 +84,16 @@ def test_the_command_writes_the_log_and_the_picture(tmp_path, capsys):
     assert code == 0
     assert (tmp_path / "run/metrics.png").read_bytes().startswith(PNG)
     assert "trained policy" in capsys.readouterr().out
+
+
+def test_with_record_every_game_is_in_the_directory_of_the_run(tmp_path):
+    config = SelfPlayConfig(
+        num_envs=4, episodes=8, evaluation_episodes=4, record=True, run_dir=tmp_path / "run"
+    )
+
+    run_dir = train(config)
+
+    games = ew.load(run_dir)
+    finished = [one for one in games.summaries if one.end.reason == "terminated"]
+    assert len(finished) >= 8
+    assert games.runs[0].env_id == "tictactoe-v0"

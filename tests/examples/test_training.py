@@ -8,8 +8,8 @@ import pytest
 
 import envweave as ew
 from envweave.examples import train_codefix_pg, train_gsm8k_tinker_rl, train_lineworld_pg
-from envweave.examples.run_log import RunLog, open_run_dir, read_run_log, replace_file
-from envweave.examples.training import training_progress
+from envweave.examples.training import RunLog, open_run_dir, read_run_log, replace_file
+from envweave.examples.training.program import training_progress
 
 SETTINGS = {"seed": 1, "episodes": 10, "backend": "inproc"}
 

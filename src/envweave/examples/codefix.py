@@ -139,6 +139,7 @@ class CodeFixEnv(ew.Environment):
     one, `reset` draws from `train` by the seed.
     """
 
+    copyable = True
     tasks = ew.Tasks.endless(make_task, splits=("train", "test"))
 
     def __init__(self) -> None:

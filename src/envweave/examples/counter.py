@@ -24,6 +24,8 @@ class CounterObservation(ew.Observation):
 class CounterEnv(ew.Environment):
     """Count up to `done_at`; the reward of a step is the number it added."""
 
+    copyable = True
+
     def __init__(self, done_at: int = 3) -> None:
         self.done_at = done_at
         self._value = 0

@@ -61,6 +61,7 @@ class HarvestEnv(ew.MultiAgentEnvironment):
     has the metrics `harvested`, `rounds` and `starved`.
     """
 
+    copyable = True
     capacity_each = 25.0
     growth = 0.4
     most_energy = 10.0

@@ -48,6 +48,7 @@ class LineWorldEnv(ew.Environment):
     The last observation has the metric `success`.
     """
 
+    copyable = True
     step_cost = 0.01
 
     def __init__(self, size: int = 15, max_steps: int = 30) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import envweave as ew
-from envweave.examples.run_log import RunHistory
+from envweave.examples.training import RunHistory
 
 PICTURE = "metrics.png"
 BLOCKS = "▁▂▃▄▅▆▇█"

@@ -45,6 +45,7 @@ class TicTacToeEnv(ew.MultiAgentEnvironment):
     The last observations have the metrics `won` and `illegal`.
     """
 
+    copyable = True
     possible_agents = ("x", "o")
 
     def __init__(self) -> None:

@@ -34,6 +34,8 @@ class TrafficLightEnv(ew.Environment):
         lights: How many lights there are.
     """
 
+    copyable = True
+
     def __init__(self, lights: int = 3) -> None:
         self._count = lights
         self._colors: list[str] = []

@@ -19,14 +19,12 @@ import numpy as np
 
 import envweave as ew
 from envweave.examples.codefix import OPERATORS
-from envweave.examples.run_log import RunLog, replace_file
-from envweave.examples.training import (
+from envweave.examples.training import Policy, RunLog, evaluate, replace_file
+from envweave.examples.training.program import (
     RECENT,
-    Policy,
     ShowProgress,
     TrainingConfig,
     TrainingInterrupted,
-    evaluate,
     positive_float,
     positive_int,
     run_program,
@@ -34,7 +32,7 @@ from envweave.examples.training import (
 )
 
 if TYPE_CHECKING:
-    from envweave.examples.codefix_policy import Learner
+    from envweave.examples.training.codefix_policy import Learner
 
 __all__ = ["CodeFixConfig", "main", "train"]
 
@@ -105,7 +103,7 @@ def train(config: CodeFixConfig, show: ShowProgress | None = None) -> Path:
         raise ew.errors.MissingExtraError.for_extra(
             "Training on CodeFix needs torch.", "train,torch"
         ) from None
-    from envweave.examples.codefix_policy import Learner
+    from envweave.examples.training.codefix_policy import Learner
 
     torch.set_num_threads(1)  # more don't speed up such a small network
     learner = Learner(len(OPERATORS), seed=config.seed, learning_rate=config.learning_rate)

@@ -21,14 +21,8 @@ from typing import Any, final
 import numpy as np
 
 import envweave as ew
-from envweave.examples.run_log import RunLog, read_run_log, replace_file
-from envweave.examples.tinker_policy import (
-    Completion,
-    TinkerConfig,
-    TinkerPolicy,
-    require_tinker,
-)
-from envweave.examples.training import (
+from envweave.examples.training import RunLog, read_run_log, replace_file
+from envweave.examples.training.program import (
     ShowProgress,
     TrainingInterrupted,
     fraction,
@@ -36,6 +30,12 @@ from envweave.examples.training import (
     positive_int,
     run_program,
     training_parser,
+)
+from envweave.examples.training.tinker_policy import (
+    Completion,
+    TinkerConfig,
+    TinkerPolicy,
+    require_tinker,
 )
 
 __all__ = ["GSM8KConfig", "main", "train"]

@@ -16,14 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import envweave as ew
-from envweave.examples.run_log import RunLog
-from envweave.examples.training import (
+from envweave.examples.training import Policy, RunLog, evaluate
+from envweave.examples.training.program import (
     RECENT,
-    Policy,
     ShowProgress,
     TrainingConfig,
     TrainingInterrupted,
-    evaluate,
     fraction,
     positive_float,
     positive_int,

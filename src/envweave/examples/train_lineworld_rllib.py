@@ -11,6 +11,7 @@ import logging
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -18,7 +19,7 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.tune.registry import register_env
 
 import envweave as ew
-from envweave.examples.training import positive_int
+from envweave.examples.training.program import positive_int
 
 __all__ = ["Iteration", "RLlibConfig", "main", "train"]
 
@@ -35,6 +36,7 @@ class RLlibConfig:
         envs_per_runner: How many environments each of them has.
         steps: How many steps an iteration collects.
         seed: The random seed.
+        record: The directory to record every episode into; `None` for none.
     """
 
     iterations: int = 12
@@ -42,6 +44,7 @@ class RLlibConfig:
     envs_per_runner: int = 8
     steps: int = 1024
     seed: int = 0
+    record: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -67,9 +70,11 @@ def make_env(options: Mapping[str, Any]) -> Any:
 def train(config: RLlibConfig) -> Iterator[Iteration]:
     """Train, and yield each iteration."""
     register_env(NAME, make_env)
+    # The EnvRunners are other processes, with other working directories.
+    record = None if config.record is None else str(config.record.resolve())
     algorithm = (
         PPOConfig()
-        .environment(NAME, env_config={"size": 15})
+        .environment(NAME, env_config={"size": 15, "record": record})
         .env_runners(
             num_env_runners=config.env_runners,
             num_envs_per_env_runner=config.envs_per_runner,
@@ -114,6 +119,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--envs-per-runner", type=positive_int, default=default.envs_per_runner,
                         metavar="N", help="environments of each of them")  # fmt: skip
     parser.add_argument("--seed", type=int, default=default.seed, metavar="N", help="random seed")
+    parser.add_argument("--record", type=Path, metavar="DIR",
+                        help="record every episode into DIR, for `ew.load`")  # fmt: skip
     config = RLlibConfig(**vars(parser.parse_args(argv)))
     ray.init(logging_level=logging.ERROR, log_to_driver=False)
     try:

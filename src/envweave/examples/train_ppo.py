@@ -17,11 +17,9 @@ from typing import Any, final
 import numpy as np
 
 import envweave as ew
-from envweave.examples.run_log import RunLog, replace_file
-from envweave.examples.training import (
-    FIRST_SEED,
+from envweave.examples.training import FIRST_SEED, Evaluation, RunLog, replace_file
+from envweave.examples.training.program import (
     RECENT,
-    Evaluation,
     ShowProgress,
     TrainingConfig,
     TrainingInterrupted,
@@ -153,7 +151,7 @@ def train(config: PPOConfig, show: ShowProgress | None = None) -> Path:
     task = TASKS[config.task]
     run_dir = config.open_run_dir(f"ppo-{config.task}")
     envs = sb3.common.vec_env.DummyVecEnv(
-        [_maker(config, task, index) for index in range(config.num_envs)]
+        [_maker(config, task, run_dir, index) for index in range(config.num_envs)]
     )
     try:
         run = _PPORun(config, task, envs, run_dir, sb3)
@@ -179,12 +177,17 @@ def _stable_baselines3() -> ModuleType:
     return stable_baselines3  # type: ignore[no-any-return]
 
 
-def _maker(config: PPOConfig, task: PPOTask, index: int) -> Callable[[], Any]:
+def _maker(config: PPOConfig, task: PPOTask, run_dir: Path, index: int) -> Callable[[], Any]:
     """Return a function that makes an environment, with the sign of its reward."""
     import gymnasium
 
     def make() -> Any:
-        env = ew.to_gymnasium(task.env_id, flatten=True, **config.placement())
+        env = ew.to_gymnasium(
+            task.env_id,
+            flatten=True,
+            record=run_dir if config.record else None,
+            **config.placement(),
+        )
         env.reset(seed=config.seed * config.num_envs + index)
         return gymnasium.wrappers.TransformReward(
             env, lambda reward: config.reward_sign * float(reward)

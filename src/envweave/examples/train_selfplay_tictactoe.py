@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import envweave as ew
-from envweave.examples.run_log import RunLog, replace_file
-from envweave.examples.training import (
+from envweave.examples.training import RunLog, replace_file
+from envweave.examples.training.program import (
     RECENT,
     ShowProgress,
     TrainingConfig,
@@ -116,7 +116,7 @@ def train(config: SelfPlayConfig, show: ShowProgress | None = None) -> Path:
     checkpoint = run_dir / CHECKPOINT
     saved = json.loads(checkpoint.read_text()) if config.resume and checkpoint.exists() else None
     with (
-        config.make_vector(ENV_ID) as venv,
+        config.make_vector(ENV_ID, record=run_dir if config.record else None) as venv,
         RunLog(
             run_dir,
             config.logged("Tic-tac-toe by self-play"),
@@ -247,7 +247,7 @@ class _SelfPlay:
     def evaluate(self, policy: str) -> None:
         """Evaluate against both opponents, and log the result.
 
-        Success is not to lose against the perfect player, which nobody can beat.
+        Success is not to lose against the perfect player, which cannot be beaten.
         """
         rng = np.random.default_rng(1)
         random = self._random(rng)

@@ -20,13 +20,10 @@ import numpy as np
 
 import envweave as ew
 from envweave.agents import ReplyAgent
-from envweave.examples.run_log import RunLog, replace_file
-from envweave.examples.tiny_language_model import tiny_language_model, tiny_tokenizer
 from envweave.examples.traffic_light import RULES, TrafficLightEnv
-from envweave.examples.training import (
-    FIRST_SEED,
+from envweave.examples.training import FIRST_SEED, Evaluation, RunLog, replace_file
+from envweave.examples.training.program import (
     RECENT,
-    Evaluation,
     ShowProgress,
     TrainingConfig,
     TrainingInterrupted,
@@ -35,6 +32,7 @@ from envweave.examples.training import (
     run_program,
     training_parser,
 )
+from envweave.examples.training.tiny_language_model import tiny_language_model, tiny_tokenizer
 from envweave.trainers.token_sampling import TokenSampler
 from envweave.trainers.trl import TRLRollouts
 
@@ -126,7 +124,7 @@ def train(config: TrafficLightConfig, show: ShowProgress | None = None) -> Path:
     with (
         TRLRollouts(
             TrafficLightEnv, size=config.num_envs, chat=CHAT, max_turn_tokens=1, max_steps=LIGHTS,
-            backend=config.backend, lights=LIGHTS,
+            backend=config.backend, lights=LIGHTS, record=run_dir if config.record else None,
         ) as rollouts,
         RunLog(
             run_dir, config.logged("TrafficLight"), keep_lines=state.get("log_lines", 0)

@@ -68,3 +68,11 @@ def train_trafficlight(context: typer.Context) -> int:
     from envweave.examples.train_trafficlight_trl import main
 
     return main(context.args, prog="envweave train trafficlight-trl")
+
+
+@app.command("trafficlight-tinker", context_settings=_PASS_ON, add_help_option=False)
+def train_trafficlight_tinker(context: typer.Context) -> int:
+    """Train a language model by Tinker's cookbook; needs $TINKER_API_KEY."""
+    from envweave.examples.train_trafficlight_tinker import main
+
+    return main(context.args, prog="envweave train trafficlight-tinker")

@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar, final
 import numpy as np
 
 from envweave.errors import MissingExtraError, OptionError, ServerError, suggest
-from envweave.examples.training import TrainingConfig
+from envweave.examples.training.program import TrainingConfig
 
 KEY_VARIABLE = "TINKER_API_KEY"
 CLOSE_TIMEOUT_S = 5.0
@@ -70,6 +70,19 @@ class TinkerConfig(TrainingConfig):
     service_timeout_s: float = 600.0
 
 
+def require_key() -> None:
+    """Check for a key, before anything is imported or started.
+
+    Raises:
+        OptionError: `$TINKER_API_KEY` is not set.
+    """
+    if not os.environ.get(KEY_VARIABLE):
+        raise OptionError(
+            f"{KEY_VARIABLE} is not set, and Tinker needs a key. Make one in the Tinker console, "
+            f"then: export {KEY_VARIABLE}=tml-..."
+        )
+
+
 def require_tinker() -> None:
     """Check for a key and the SDK, before anything is imported or started.
 
@@ -77,11 +90,7 @@ def require_tinker() -> None:
         OptionError: `$TINKER_API_KEY` is not set.
         MissingExtraError: `tinker` is not installed.
     """
-    if not os.environ.get(KEY_VARIABLE):
-        raise OptionError(
-            f"{KEY_VARIABLE} is not set, and Tinker needs a key. Make one in the Tinker console, "
-            f"then: export {KEY_VARIABLE}=tml-..."
-        )
+    require_key()
     if importlib.util.find_spec("tinker") is None:
         raise MissingExtraError.for_extra("Training through Tinker needs tinker.", "train,tinker")
 
