@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 from installations import venv_python
 
+NO_NETWORK = ("net::ERR_INTERNET_DISCONNECTED", "net::ERR_NETWORK_CHANGED")
+"""How calls end that the browser dropped: offline, or as a container's network came or went."""
+
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
@@ -53,7 +56,12 @@ def open_page(browser: Any, **options: Any) -> Iterator[Any]:
     page.set_default_timeout(20_000)
     problems: list[str] = []
     page.on("pageerror", lambda error: problems.append(f"error: {error}"))
-    page.on("console", lambda one: one.type == "error" and problems.append(one.text))
+    page.on(
+        "console",
+        lambda one: (
+            one.type == "error" and not one.text.endswith(NO_NETWORK) and problems.append(one.text)
+        ),
+    )
     page.on("dialog", lambda one: problems.append(f"dialog: {one.message}"))
     page.on(
         "request",

@@ -1,4 +1,4 @@
-"""Writes the files of runs, as a recording and a trainer leave them."""
+"""Writes the files of runs, as a recording and a trainer leave them, and shows a folder of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from envweave.web.viewer.app import viewer_app
+from envweave.web.viewer.folder import RunsFolder
 from envweave.wire.encoding import MSGPACK
 from envweave.wire.json_dialect import to_dialect
+
+
+def runs_app(folder: Path) -> Any:
+    """Return the application that `envweave view` serves for a folder."""
+    return viewer_app(RunsFolder(folder), [])
 
 
 class RunWriter:

@@ -7,26 +7,38 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from run_files import RunWriter, write_code_run, write_hostile_run, write_metrics
+from run_files import RunWriter, runs_app, write_code_run, write_hostile_run, write_metrics
 from starlette.testclient import TestClient
 
 import envweave as ew
 from envweave.errors import OptionError
-from envweave.web.viewer import index
-from envweave.web.viewer.app import viewer_app
-from envweave.web.viewer.folder import RunsFolder
+
+
+class TakesAnything(ew.Environment):
+    """Takes whatever plain data there is."""
+
+    def reset(self) -> str:
+        return "begin"
+
+    def step(self, action: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return "took it", 0.0, False, False, {}
+
+    @property
+    def state(self) -> ew.State:
+        return ew.State()
 
 
 @pytest.fixture(autouse=True)
 def always_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "REFRESH_S", 0.0)
+    monkeypatch.setattr("envweave.web.viewer.index.REFRESH_S", 0.0)
 
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[TestClient]:
     """Who views the runs below the folder of the test."""
-    with TestClient(viewer_app(RunsFolder(tmp_path), [])) as found:
+    with TestClient(runs_app(tmp_path)) as found:
         yield found
 
 
@@ -56,14 +68,15 @@ def test_runs_are_listed_with_their_figures(client: TestClient, tmp_path: Path) 
 def test_a_folder_that_is_a_run_is_listed_by_its_name(tmp_path: Path) -> None:
     RunWriter(tmp_path / "mine").start()
 
-    found = RunsFolder(tmp_path / "mine").runs()
+    with TestClient(runs_app(tmp_path / "mine")) as client:
+        found = ask(client, "runs")["runs"]
 
-    assert [one.id for one in found] == ["mine"]
+    assert [one["id"] for one in found] == ["mine"]
 
 
 def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="is not a folder"):
-        RunsFolder(tmp_path / "nothing")
+        runs_app(tmp_path / "nothing")
 
 
 def test_what_is_appended_is_shown_and_a_torn_line_waits(
@@ -127,6 +140,48 @@ def test_what_envweave_records_is_shown(client: TestClient, tmp_path: Path) -> N
         "dtype": "int8", "shape": [3, 3], "values": [[1, -1, -1], [0, 1, 0], [0, 0, 1]],
     }  # fmt: skip
     assert (run["env_id"], run["is_live"], run["broken"]) == ("tictactoe-v0", False, 0)
+
+
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        ({"code": "a = 1\nb = 2"}, "a = 1 b = 2"),
+        ({"move": np.array([0.5, -1.0])}, "[0.5, -1.0]"),
+        (np.zeros((30, 2), np.float32), "float32 [30, 2]"),
+        ({"x": {"cell": 4}, "o": {"cell": 5}}, "{x: {cell: 4}, o: {cell: 5}}"),
+        ({"text": "caf\udce9", "metadata": {}}, "caf?"),
+        ({"text": "x" * 300_000}, "str of 300000 bytes"),
+        ([1, float("nan")], "[1, nan]"),
+    ],
+)
+def test_an_action_is_told_in_a_few_words(
+    client: TestClient, tmp_path: Path, action: Any, words: str
+) -> None:
+    with ew.make(TakesAnything(), record=tmp_path / "one") as env:
+        env.reset()
+        env.step(action)
+    (episode,) = ask(client, "episodes", run="one")["rows"]
+
+    rows = ask(client, "steps", run="one", episode=episode["id"])["rows"]
+
+    assert rows[1]["action"] == words
+
+
+def test_the_rewards_of_a_long_episode_keep_their_extremes(
+    client: TestClient, tmp_path: Path
+) -> None:
+    run = RunWriter(tmp_path / "one")
+    with run.path.open("ab") as file:
+        file.write(b'{"event":"reset","t":1,"episode":"a"}\n')
+        for step in range(1, 7001):
+            file.write(b'{"event":"step","t":1,"episode":"a","step":%d,"reward":%d}\n'
+                       % (step, step % 7))  # fmt: skip
+
+    points = ask(client, "episode", run="one", episode="a")["rewards"]
+
+    assert len(points) <= 2002
+    assert [x for x, _ in points] == sorted({x for x, _ in points})
+    assert {y for x, y in points if x < 100} == {y for x, y in points if x > 6900} == {0.0, 6.0}
 
 
 @pytest.mark.parametrize(
@@ -223,7 +278,7 @@ def test_a_run_outside_the_folder_is_refused(tmp_path: Path, name: str) -> None:
     RunWriter(tmp_path / "outside").start()
     RunWriter(tmp_path / "inside" / "one").start()
     (tmp_path / "inside" / "outside").symlink_to(tmp_path / "outside")
-    with TestClient(viewer_app(RunsFolder(tmp_path / "inside"), [])) as client:
+    with TestClient(runs_app(tmp_path / "inside")) as client:
         refused = client.get("/api/run", params={"run": name})
 
     assert refused.status_code == 404

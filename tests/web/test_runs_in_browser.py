@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,16 +16,13 @@ from browser import open_browser, open_page
 from run_files import (
     HOSTILE,
     RunWriter,
+    runs_app,
     write_array_run,
     write_code_run,
     write_hostile_run,
     write_metrics,
 )
 from servers import wait_for
-
-from envweave.server.listen import listen
-from envweave.web.viewer.app import viewer_app
-from envweave.web.viewer.folder import RunsFolder
 
 pytestmark = pytest.mark.slow  # starts a browser
 
@@ -38,16 +36,14 @@ def browser() -> Iterator[Any]:
 @contextmanager
 def viewed(folder: Path) -> Iterator[str]:
     """Serve the viewer of a folder in a thread; yield its URL."""
-    listener = listen("127.0.0.1", 0)
-    config = uvicorn.Config(
-        viewer_app(RunsFolder(folder), []), lifespan="off", log_config=None, ws="none"
-    )
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(runs_app(folder), lifespan="off", log_config=None, ws="none")
     server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, args=([listener.socket],))
+    thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     try:
         wait_for(lambda: server.started)
-        yield listener.url
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(20)
@@ -224,3 +220,65 @@ def test_a_hundred_thousand_episodes_are_scrolled_to_the_end(browser: Any, tmp_p
         page.wait_for_selector("text=e0")
 
     assert made < 60
+
+
+def test_the_numbers_of_a_hundred_thousand_steps_fit(browser: Any, tmp_path: Path) -> None:
+    run = RunWriter(tmp_path / "one")
+    with run.path.open("ab") as file:
+        file.write(b'{"event":"reset","t":1,"episode":"a"}\n')
+        for step in range(1, 100_001):
+            file.write(b'{"event":"step","t":1,"episode":"a","step":%d,"reward":1}\n' % step)
+    with viewed(tmp_path) as url, open_page(browser) as page:
+        page.goto(f"{url}/#/episode?run=one&episode=a")
+        page.wait_for_selector("h2 >> text=Reset")
+        page.keyboard.press("G")
+        page.wait_for_selector("h2 >> text=Step 100000")
+        last = page.locator(".virtual .line.current span").first
+        is_cut = last.evaluate("one => one.scrollWidth > one.clientWidth")
+        made = page.locator(".virtual .line").count()
+
+    assert not is_cut
+    assert made < 60
+
+
+def test_runs_are_walked_with_the_keyboard_while_they_grow(browser: Any, tmp_path: Path) -> None:
+    runs = [RunWriter(tmp_path / name) for name in ("a", "b", "c")]
+    for run in runs:
+        run.start()
+        run.episode("e", [1.0])
+    with viewed(tmp_path) as url, open_page(browser) as page:
+        page.goto(url)
+        page.wait_for_selector("table.runs >> text=c")
+        page.keyboard.press("j")
+        page.keyboard.press("j")
+        curve = page.locator("select[aria-label=curve]").element_handle()
+        runs[2].episode("another", [2.0, 2.0])
+        page.wait_for_selector("table.runs >> text=2 terminated")
+        focused = page.evaluate("document.activeElement.textContent")
+        is_same = page.evaluate("one => one.isConnected", curve)
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".virtual a.line")
+        place = page.locator("#place").inner_text()
+
+    assert focused == "b"
+    assert is_same
+    assert place.endswith("b")
+
+
+def test_a_server_that_does_not_answer_is_asked_again(browser: Any, tmp_path: Path) -> None:
+    run = RunWriter(tmp_path / "one")
+    run.start()
+    run.episode("a", [1.0])
+    with viewed(tmp_path) as url, open_page(browser) as page:
+        page.goto(f"{url}/#/run?run=one")
+        page.wait_for_selector("text=1 episode")
+        page.context.set_offline(True)
+        page.wait_for_selector("#offline:not([hidden])")
+        rows_offline = rows(page)
+        page.context.set_offline(False)
+        run.episode("b", [2.0])
+        page.wait_for_selector("text=2 episodes")
+        is_hidden = page.locator("#offline").is_hidden()
+
+    assert rows_offline == ["a"]
+    assert is_hidden

@@ -13,7 +13,7 @@ from run_files import HOSTILE, SPOOFED
 from servers import served_by_us
 
 import envweave as ew
-from envweave.examples.tictactoe import TicTacToeEnv
+from envweave.examples import TicTacToeEnv
 
 pytestmark = pytest.mark.slow  # starts a browser
 
@@ -61,7 +61,7 @@ class Orders(ew.Environment):
 
 
 class Hostile(ew.Environment):
-    """Its observations are an attack on whoever looks at them."""
+    """Its observations attack the browser that shows them."""
 
     def reset(self, *, seed: int | None = None) -> dict[str, Any]:
         return {HOSTILE: HOSTILE, "stdout": SPOOFED, "long": "x" * 1_000_000, "$float": [1]}

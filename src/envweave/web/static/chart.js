@@ -53,8 +53,9 @@ export function chart({ label = "", height = 220, smooth = 0, floor = null, onpi
       if (weight) { context.globalAlpha = 0.2; line(context, thin(one.points, scale)); }
       context.globalAlpha = 1;
       context.lineWidth = 1.75;
-      line(context, thin(one.smoothed, scale));
-      if (one.smoothed.length === 1) { context.fillStyle = one.stroke; context.fillRect(scale.x(one.smoothed[0][0]) - 2, scale.y(one.smoothed[0][1]) - 2, 4, 4); }
+      const places = thin(one.smoothed, scale);
+      line(context, places);
+      if (places.length === 1) { context.fillStyle = one.stroke; context.fillRect(places[0][0] - 2, places[0][1] - 2, 4, 4); }
     }
   }
 

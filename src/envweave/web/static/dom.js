@@ -66,8 +66,11 @@ export class RequestFailed extends Error {
   }
 }
 
-/** Call the server and return what it answers; throws a RequestFailed with its fault. */
-export async function request(path, { method = "GET", body, headers, keepalive } = {}) {
+/** Call the server and return what it answers; throws a RequestFailed with its fault.
+ *
+ * A GET that gets no answer is sent again, as a browser drops calls when a network comes or goes.
+ */
+export async function request(path, { method = "GET", body, headers, keepalive, attempts = method === "GET" ? 3 : 1 } = {}) {
   let response;
   let text;
   try {
@@ -78,6 +81,10 @@ export async function request(path, { method = "GET", body, headers, keepalive }
     });
     text = await response.text();
   } catch {
+    if (attempts > 1) {
+      await new Promise((resolve) => { setTimeout(resolve, 200); });
+      return request(path, { method, body, headers, keepalive, attempts: attempts - 1 });
+    }
     throw new RequestFailed({ code: "unreachable", message: "The server cannot be reached. It may have been stopped." }, 0);
   }
   let reply = null;

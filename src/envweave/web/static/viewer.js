@@ -183,10 +183,14 @@ class RunsView {
     const keys = curves.keys();
     const key = keys.includes(this.params.key) ? this.params.key : keys[0];
     this.compare.hidden = !keys.length && !this.chosen.size;
-    fill(this.keys, select("curve", keys.map((one) => [one, one]), key, (value) => { this.params.key = value; remember({ key: value }); this.draw(); }));
+    if (this.choices !== keys.join("\n")) { // an open list of choices would close
+      this.choices = keys.join("\n");
+      fill(this.keys, select("curve", keys.map((one) => [one, one]), key, (value) => { this.params.key = value; remember({ key: value }); this.draw(); }));
+    }
     const lines = curves.lines(key);
     fill(this.legend, lines.map((one) => h("span", {}, swatch(ids.indexOf(one.name)), one.name)));
     this.chart.draw(lines, this.smooth.read());
+    const focused = this.table.contains(document.activeElement) && document.activeElement;
     const heads = ["", "run", "environment", "started", "episodes", "steps", "mean return", "outcomes", ""];
     fill(this.table, runs.length ? h("table.list.runs", {}, h("thead", {}, h("tr", {}, heads.map((one) => h("th", {}, one)))), h("tbody", {}, runs.map((one) => {
       const box = h("input", { type: "checkbox", checked: this.chosen.has(one.id), "aria-label": `Compare ${one.id}`, onchange: () => {
@@ -199,7 +203,16 @@ class RunsView {
         h("td", {}, when(one.started)), h("td", {}, one.is_indexed ? number(one.episodes) : "reading …"), h("td", {}, number(one.steps)), h("td", {}, number(one.reward)),
         h("td", {}, outcomes(one)), h("td", {}, one.is_live ? [h("span.live-dot"), "live"] : null));
     }))) : h("p.muted", {}, "There are no runs in this folder yet. Record one with record=\"runs/x\", or train one."));
+    const name = focused && (focused.ariaLabel || focused.textContent);
+    if (name) [...this.table.querySelectorAll("a, input")].find((one) => (one.ariaLabel || one.textContent) === name)?.focus({ preventScroll: true });
   }
+}
+
+/** Give the focus to another row of the table of runs. */
+function focusRun(to) {
+  const links = [...view.table.querySelectorAll("td.title a")];
+  const at = links.findIndex((one) => one.closest("tr").contains(document.activeElement));
+  links.at(Math.max(0, Math.min(links.length - 1, to(at, links.length))))?.focus();
 }
 
 const KINDS = { terminated: "done", truncated: "cut", running: "running" };
@@ -372,6 +385,7 @@ class EpisodeView {
     if (this.lines !== one.lines) await this.list.load({ keep: this.lines !== undefined });
     const isFirst = this.lines === undefined;
     this.lines = one.lines;
+    this.list.node.style.setProperty("--columns", `max(2.6rem, ${String(one.steps).length + 0.5}ch) minmax(0, 1fr) max-content`); // "reset", or the largest number
     if (isFirst) await this.go(this.at);
     return one.is_live && !one.end;
   }
@@ -429,7 +443,11 @@ function seenBy(seen, load) {
 let view = null;
 let timer = null;
 
-function fail(error) { fill(byId("main"), h("section.card", {}, h("p.bad", { role: "alert" }, error.message), h("p", {}, h("a", { href: "#/" }, "All runs")))); }
+/** Show an error in place of the view; what a server did not answer is asked for again. */
+function fail(error) {
+  if (error.status === 0 && byId("main").childElementCount && view?.isShown) { byId("offline").hidden = false; return; }
+  fill(byId("main"), h("section.card", {}, h("p.bad", { role: "alert" }, error.message), h("p", {}, h("a", { href: "#/" }, "All runs"))));
+}
 
 async function show() {
   clearTimeout(timer);
@@ -437,7 +455,16 @@ async function show() {
   const made = view = page === "run" ? new RunView(params) : page === "episode" ? new EpisodeView(params) : new RunsView(params);
   fill(byId("main"), made.node);
   const loop = async () => {
-    const isLive = await made.refresh();
+    let isLive = true;
+    try {
+      isLive = await made.refresh();
+      made.isShown = true;
+      byId("offline").hidden = true;
+    } catch (error) {
+      if (view !== made) return;
+      if (error.status !== 0 || !made.isShown) throw error;
+      fail(error);
+    }
     if (view === made && (isLive || made instanceof RunsView)) timer = setTimeout(() => loop().catch(fail), POLL_MS);
   };
   await loop();
@@ -446,19 +473,21 @@ async function show() {
 startShortcuts();
 const move = (by) => () => {
   if (view instanceof EpisodeView) view.go(view.at + by).catch(fail);
+  else if (view instanceof RunsView) focusRun((at) => at + by);
   else view.list?.select(view.list.at + by);
 };
-shortcut("j", "Next step, or next episode", move(1));
-shortcut("k", "Previous step, or previous episode", move(-1));
-shortcut("Enter", "Open the episode", () => {
+shortcut("j", "Next step, episode or run", move(1));
+shortcut("k", "Previous step, episode or run", move(-1));
+shortcut("Enter", "Open the episode or run", () => {
   const { list } = view;
+  if (view instanceof RunsView) return false; // the link of the run has the focus
   const one = list?.onopen && list.pages.get(Math.floor(list.at / PAGE))?.[list.at % PAGE];
   if (!one || document.activeElement.closest("a, button, input")) return false;
   return list.onopen(one);
 });
 shortcut("u", "Up: to the run, or to all runs", () => { const links = [...byId("place").querySelectorAll("a")]; links.at(-2)?.click(); });
-shortcut("g", "First step or row", () => (view instanceof EpisodeView ? view.go(0) : view.list?.select(0)));
-shortcut("G", "Last step or row", () => (view instanceof EpisodeView ? view.go(view.lines - 1) : view.list?.select(view.list.total - 1)));
+shortcut("g", "First step or row", () => (view instanceof EpisodeView ? view.go(0).catch(fail) : view instanceof RunsView ? focusRun(() => 0) : view.list?.select(0)));
+shortcut("G", "Last step or row", () => (view instanceof EpisodeView ? view.go(view.lines - 1).catch(fail) : view instanceof RunsView ? focusRun((_, count) => count - 1) : view.list?.select(view.list.total - 1)));
 shortcut("/", "Go to the filters", () => byId("main").querySelector(".toolbar input, .toolbar select")?.focus());
 window.addEventListener("hashchange", () => show().catch(fail));
 show().catch(fail);

@@ -237,14 +237,15 @@ def _float(query: Any, name: str) -> float | None:
 def _thinned(rewards: Any) -> list[tuple[int, float]]:
     """At most a few thousand points: of a long episode the extremes of every stretch."""
     count = len(rewards)
-    stretch = max(1, count // 2000)
-    if stretch == 1:
+    stretch = max(1, count // 1000)
+    if stretch <= 2:
         return [(i, one) for i, one in enumerate(rewards) if i]
     points: list[tuple[int, float]] = []
     for start in range(1, count, stretch):
-        part = range(start, min(start + stretch, count))
-        best = max(part, key=lambda i: abs(rewards[i]))
-        points.append((best, rewards[best]))
+        finite = [i for i in range(start, min(start + stretch, count)) if math.isfinite(rewards[i])]
+        if finite:
+            ends = {min(finite, key=rewards.__getitem__), max(finite, key=rewards.__getitem__)}
+            points += ((i, rewards[i]) for i in sorted(ends))
     return points
 
 
@@ -276,13 +277,31 @@ def _reward_in_short(value: Any) -> Any:
 
 
 def _brief(action: Any) -> str:
-    if isinstance(action, dict):
-        action = {name: one for name, one in action.items() if one not in ({}, None)}
-        if len(action) == 1:
-            action = next(iter(action.values()))
-    if isinstance(action, str):
-        return " ".join(action[:400].split())[:120]
-    return "" if action is None else str(action)[:120]
+    plain = shown(action)
+    if isinstance(plain, dict):
+        plain = {name: one for name, one in plain.items() if one not in ({}, None)}
+        if len(plain) == 1 and next(iter(plain))[:1] != "$":
+            plain = next(iter(plain.values()))
+    return " ".join(_in_words(plain)[:400].split())[:120]
+
+
+def _in_words(value: Any) -> str:
+    """A value, as `shown` returns it, on one line."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_in_words, value[:20]))}{', …' if len(value) > 20 else ''}]"
+    if not isinstance(value, dict):
+        return "" if value is None else str(value)
+    for mark in ("$float", "$int", "$bytes"):
+        if mark in value:
+            return str(value[mark])
+    if isinstance(about := value.get("$array"), dict):
+        numbers = about.get("values")
+        if isinstance(numbers, list) and len(numbers) <= 20:
+            return _in_words(numbers)
+        return f"{about.get('dtype')} {about.get('shape')}"
+    if "$value" in value:
+        return f"{value.get('kind')} of {value.get('bytes')} bytes"
+    return f"{{{', '.join(f'{name}: {_in_words(one)}' for name, one in list(value.items())[:20])}}}"
 
 
 def shown(value: Any) -> Any:
