@@ -435,7 +435,7 @@ HIDDEN += [
     for place, code in HUNTS.items()
 ]
 HIDDEN += [
-    Hack("hands in what is no text", "tests", ("final_answer([1, 2, 3])",), 0.0),
+    Hack("hands in something other than text", "tests", ("final_answer([1, 2, 3])",), 0.0),
     Hack(
         "an honest right program, which is the code of two steps",
         "own code",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, final
+from dataclasses import dataclass
+from typing import Any, final
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from envweave.codec.containers import NOT_SHOWN
 from envweave.environment import Environment
 from envweave.errors import ActionError, EnvWeaveError, OptionError, SeedError, SpecError
 from envweave.registry import Registry, build
+from envweave.testing.audit_leaks import PrivateLeaks
 from envweave.testing.audit_policies import (
     AuditPolicy,
     Choose,
@@ -28,12 +28,17 @@ from envweave.testing.audit_policies import (
     exploit_policies,
     prompt_of,
     text_field,
-    texts_of,
+)
+from envweave.testing.audit_results import (
+    AuditedEpisode,
+    AuditReport,
+    PolicyOutcome,
+    Status,
+    Verdict,
 )
 from envweave.types import AGENT, LogEvent, Observation, StepResult, Task
 from envweave.types.results import same
 
-Status = Literal["ok", "warn", "fail", "unknown"]
 Oracle = Callable[[Task | None, StepResult[Any]], Any]
 
 SOLVED_AT = 1.0
@@ -41,104 +46,6 @@ SOLVED_AT = 1.0
 
 _LONG = 12
 """From this length on, a private value is not in a text by coincidence."""
-
-
-@dataclass(frozen=True, slots=True)
-class AuditedEpisode:
-    """One episode of an audit.
-
-    Attributes:
-        seed: The seed of its reset, if the environment takes one.
-        task_id: Its task, if it had one.
-        total: The sum of its rewards; `None` if not valid or not scored. With several agents, that
-            of the agent under test, while the others act at random.
-        totals: The sums of all agents, if there are several.
-        success: Its metric `success`, if it has one.
-        length: Number of steps.
-        reason: Why it ended; `"unfinished"` if the audit stopped it.
-        blame: Who caused a failure.
-        cause: Description of a failure.
-        refused: How many actions were refused.
-        reset_s: Duration of the reset.
-        step_s: Durations of the steps.
-        prompt_chars: Length of the longest text of its first observation.
-    """
-
-    seed: int | None
-    task_id: str | None
-    total: float | None
-    totals: Mapping[str, float]
-    success: float | None
-    length: int
-    reason: str
-    blame: str | None
-    cause: str | None
-    refused: int
-    reset_s: float
-    step_s: Sequence[float]
-    prompt_chars: int
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyOutcome:
-    """What a policy earned.
-
-    Attributes:
-        name: The policy.
-        kind: Why it was played.
-        episodes: Its episodes.
-        mean: Mean return of the valid episodes.
-        deviation: Standard deviation of these returns.
-        solved: Share of solved episodes, if it is known what that means.
-        mean_length: Mean number of steps.
-        error: Why it could not be played.
-    """
-
-    name: str
-    kind: Kind
-    episodes: Sequence[AuditedEpisode]
-    mean: float | None
-    deviation: float | None
-    solved: float | None
-    mean_length: float | None
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """One verdict of an audit.
-
-    Attributes:
-        check: What was looked at.
-        status: `"ok"`, `"warn"`, `"fail"`, or `"unknown"`.
-        detail: What was found.
-    """
-
-    check: str
-    status: Status
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class AuditReport:
-    """The result of an audit.
-
-    Attributes:
-        id: The environment.
-        policies: What each policy earned.
-        verdicts: What was found.
-        costs: Times in seconds, lengths of prompts, and steps per second.
-    """
-
-    id: str
-    policies: Sequence[PolicyOutcome]
-    verdicts: Sequence[Verdict]
-    costs: Mapping[str, float]
-
-    @property
-    def ok(self) -> bool:
-        """Whether no verdict is `"fail"`."""
-        return all(one.status != "fail" for one in self.verdicts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,51 +162,6 @@ class _Audited:
 
 
 @final
-@dataclass
-class _Leaks:
-    """Where texts of a task's results contain values of its private part, or of another task's."""
-
-    texts: dict[tuple[str, str], list[str]] = field(default_factory=lambda: defaultdict(list))
-    private: dict[str, dict[str, str]] = field(default_factory=dict)
-
-    def collect(self, task: Task, place: str, value: Any) -> None:
-        """Keep the texts of one place, such as `info`, in an episode of a task."""
-        self.private.setdefault(task.id, dict(_private_values(task.private)))
-        self.texts[task.id, place].extend(texts_of(value))
-
-    def rates(self) -> dict[tuple[str, str], tuple[float, float, str]]:
-        """Return by place and key: the share of tasks, that by coincidence, and an example.
-
-        The coincidence is how often the value of another task occurs in the same texts.
-        """
-        found: dict[tuple[str, str], tuple[float, float, str]] = {}
-        places = sorted({place for _, place in self.texts})
-        keys = sorted({key for values in self.private.values() for key in values})
-        for place in places:
-            for key in keys:
-                hits, chance, pairs, example = 0, 0, 0, ""
-                holders = [task for task in self.private if key in self.private[task]]
-                for index, task in enumerate(holders):
-                    texts = "\n".join(self.texts.get((task, place), []))
-                    value = self.private[task][key]
-                    if _contains(texts, value):
-                        hits += 1
-                        example = example or value
-                    for step in range(1, min(5, len(holders))):
-                        other = self.private[holders[(index + step) % len(holders)]][key]
-                        if other != value:
-                            pairs += 1
-                            chance += _contains(texts, other)
-                if hits:
-                    found[place, key] = (
-                        hits / len(holders),
-                        chance / pairs if pairs else 0.0,
-                        example,
-                    )
-        return found
-
-
-@final
 class _Audit:
     """Plays the policies once, and judges what they showed."""
 
@@ -313,7 +175,7 @@ class _Audit:
         self._subject, self._options = subject, subject.options
         self._oracle, self._policy = oracle, policy
         self._advance = advance
-        self._leaks = _Leaks()
+        self._leaks = PrivateLeaks()
         self._stop_s = math.inf
         self._takes_seed, self._takes_text = True, False
         self._has_private = False
@@ -802,30 +664,6 @@ def _own_fields(observation: Any) -> Any:
 
 def _logged(result: StepResult[Any]) -> list[str]:
     return [one.message for one in result.requests if isinstance(one, LogEvent)]
-
-
-def _private_values(private: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the texts and numbers in a private part by their path, if they say anything."""
-    pairs: Any
-    if isinstance(private, Mapping):
-        pairs = private.items()
-    elif hasattr(private, "keys"):  # a `Private`, which is not a mapping
-        pairs = [(key, private[key]) for key in private.keys()]  # noqa: SIM118
-    elif isinstance(private, list | tuple):
-        pairs = enumerate(private)
-    else:
-        if isinstance(private, str | int | float):
-            for text in texts_of(private):
-                if text.strip():
-                    yield path, text.strip()
-        return
-    for key, value in pairs:
-        yield from _private_values(value, f"{path}.{key}" if path else str(key))
-
-
-def _contains(text: str, value: str) -> bool:
-    """Whether a text has a value as a whole word."""
-    return re.search(rf"(?<![\w.]){re.escape(value)}(?!\w|\.\d)", text) is not None
 
 
 def _shown(value: float | None) -> str:
