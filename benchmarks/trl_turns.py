@@ -40,7 +40,7 @@ def measure(rollouts: int, seconds: float) -> dict[str, Any]:
     import datasets
     import trl
     from byte_tokenizers import byte_tokenizer
-    from reply_environments import SlowTool
+    from environments.replies import SlowTool
 
     from envweave.trainers.trl import TRLRollouts
     from envweave.trainers.trl_tools import trl_environment
@@ -71,7 +71,7 @@ def _trainer(tokenizer: Any, dataset: Any, **options: Any) -> Any:
     import torch
     from trl import GRPOConfig, GRPOTrainer
 
-    from envweave.examples.tiny_language_model import tiny_language_model
+    from envweave.examples.training.tiny_language_model import tiny_language_model
 
     call = '<tool_call>\n{"name": "guess", "arguments": {"number": 3}}\n</tool_call><|im_end|>'
     reply = tokenizer(call, add_special_tokens=False)["input_ids"]

@@ -334,14 +334,19 @@ def _written(body: Any) -> tuple[str, bytes]:
 PROGRAMS = ROOT / "tests/support/programs"
 TINKER_KEY = "tml-loopback"
 TINKER_MODEL = ["--base-model", "fake/tabular", "--tokenizer", "word_tokenizer:WordTokenizer"]
+TINKER_WINDOW_MODEL = [
+    *("--base-model", "fake/window", "--renderer", "qwen3_instruct"),
+    *("--tokenizer", "word_tokenizer:trafficlight_tokenizer"),
+]
 
 
 class TinkerService:
     """The loopback service, and the trainer that is pointed at it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, venv: str, program: str, model: Sequence[str]) -> None:
         self.url = url
-        self.python = venv_python("train")
+        self.python = venv_python(venv)
+        self.program, self.model = program, model
 
     def ask(self, path: str, **body):
         request = urllib.request.Request(f"{self.url}/{path}", json.dumps(body).encode())
@@ -349,16 +354,9 @@ class TinkerService:
             return json.load(reply)
 
     def command(self, *options) -> list[str]:
-        program = "envweave.examples.train_gsm8k_tinker_rl"
-        return [
-            str(self.python),
-            "-W",
-            "error::RuntimeWarning",
-            "-m",
-            program,
-            *TINKER_MODEL,
-            *options,
-        ]
+        program = f"envweave.examples.{self.program}"
+        strict = ["-W", "error::RuntimeWarning"]
+        return [str(self.python), *strict, "-m", program, *self.model, *options]
 
     def variables(self, **changes: str) -> dict[str, str]:
         own = {"TINKER_BASE_URL": self.url, "TINKER_API_KEY": TINKER_KEY, "OMP_NUM_THREADS": "1"}
@@ -380,13 +378,18 @@ class TinkerService:
 
 
 @contextlib.contextmanager
-def tinker_service() -> Iterator[TinkerService]:
+def tinker_service(
+    venv: str = "train",
+    program: str = "train_gsm8k_tinker_rl",
+    model: Sequence[str] = TINKER_MODEL,
+) -> Iterator[TinkerService]:
     """Start the service, and end it."""
-    command = [venv_python("train"), PROGRAMS / "tinker_service.py"]
+    command = [venv_python(venv), PROGRAMS / "tinker_service.py"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            yield TinkerService(process.stdout.readline().strip())
+            url = process.stdout.readline().strip()
+            yield TinkerService(url, venv, program, model)
         finally:
             process.terminate()
 

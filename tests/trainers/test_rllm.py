@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from environments.served import FailsOrWaits
 
-from envweave.errors import EnvironmentFailure, OptionError
+from envweave.errors import DefinitionError, EnvironmentFailure, OptionError
 from envweave.trainers.rllm import RllmEnv
 
 
@@ -61,3 +61,8 @@ def test_a_failed_episode_raises_and_has_no_reward() -> None:
 def test_a_task_without_an_environment_is_refused() -> None:
     with pytest.raises(OptionError, match="env_args"):
         RllmEnv.from_dict({"question": "?"})
+
+
+def test_several_agents_are_refused() -> None:
+    with pytest.raises(DefinitionError, match="has several agents"):
+        RllmEnv("tictactoe-v0")

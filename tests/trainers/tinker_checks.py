@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from byte_tokenizers import byte_tokenizer
-from reply_environments import Recorder
+from environments.replies import Recorder
 from tinker_cookbook.completers import TokenCompleter, TokensWithLogprobs
 from tinker_cookbook.renderers.base import ToolCall
 from tinker_cookbook.rl.data_processing import compute_advantages
@@ -14,7 +14,7 @@ from tinker_cookbook.rl.rollout_strategy import RetryOnFailure
 from tinker_cookbook.rl.rollouts import do_group_rollout
 from tinker_cookbook.tokenizer_utils import register_tokenizer
 
-from envweave.errors import EnvironmentFailure
+from envweave.errors import DefinitionError, EnvironmentFailure, OptionError
 from envweave.trainers.tinker_cookbook import TinkerEnv, TinkerGroup
 from envweave.trainers.tinker_dataset import TinkerDatasetBuilder
 
@@ -30,7 +30,7 @@ def one_at_a_time(encode):
     return locked
 
 
-MORTAL = "pkg://reply_environments:Mortal"
+MORTAL = "pkg://environments.replies:Mortal"
 TOKENIZER = byte_tokenizer()
 TOKENIZER._encode_plus = one_at_a_time(TOKENIZER._encode_plus)
 register_tokenizer("tests/bytes", lambda: TOKENIZER)
@@ -86,6 +86,18 @@ def test_a_failed_episode_raises_and_has_no_reward():
         asyncio.run(do_group_rollout(builder, Says()))
 
 
+def test_an_episode_that_nobody_scored_raises_and_has_no_reward():
+    builder = group("pkg://environments.replies:Unscored", seed=None)
+
+    with pytest.raises(EnvironmentFailure, match="not scored"):
+        asyncio.run(do_group_rollout(builder, Says()))
+
+
+def test_several_agents_are_refused():
+    with pytest.raises(DefinitionError, match="'tictactoe-v0' has several agents"):
+        asyncio.run(do_group_rollout(group("tictactoe-v0"), Says()))
+
+
 def test_a_builder_pickles_as_an_id_and_a_backend():
     builder = pickle.loads(pickle.dumps(group(make={"backend": "process"})))
 
@@ -113,7 +125,7 @@ def test_environments_that_were_not_played_to_the_end_are_closed_too():
 
 def test_invalid_replies_cost_turns_and_are_counted():
     builder = group(
-        "pkg://reply_environments:Recorder",
+        "pkg://environments.replies:Recorder",
         options={"max_invalid": 2},
         make={"kind": "guess"},
         seed=None,
@@ -154,7 +166,11 @@ def test_a_dataset_has_the_tasks_of_a_split_or_seeds():
 
     train, test = build("gsm8k-v0", batches=3, split="train", test_split="test")
     seeds, none = build(MORTAL, batches=2)
+    later, _ = build(MORTAL, batches=1, first_seed=7)
 
     assert (len(train), len(test), len(seeds), none) == (3, 3, 2, None)
     assert [one.task_id for one in train.get_batch(1)] == ["train-2", "train-3"]
     assert [one.seed for one in seeds.get_batch(1)] == [2, 3]
+    assert [one.seed for one in later.get_batch(0)] == [7, 8]
+    with pytest.raises(OptionError, match="Pass batches="):
+        build(MORTAL)

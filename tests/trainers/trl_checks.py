@@ -9,12 +9,13 @@ import pytest
 import torch
 import trl
 from byte_tokenizers import byte_tokenizer
-from reply_environments import Mortal, Recorder, SlowTool
+from environments.replies import Mortal, Photographer, Recorder, SlowTool, Unscored
+from PIL import Image
 from trl import GRPOConfig, GRPOTrainer
 
 import envweave as ew
-from envweave.examples.tiny_language_model import tiny_language_model, tiny_tokenizer
 from envweave.examples.train_trafficlight_trl import main
+from envweave.examples.training.tiny_language_model import tiny_language_model, tiny_tokenizer
 from envweave.trainers.token_sampling import between_replies, encode, render
 from envweave.trainers.trl import TRLRollouts
 from envweave.trainers.trl_tools import trl_environment
@@ -178,6 +179,26 @@ def test_unknown_options_of_the_chat_are_refused():
         TRLRollouts(Mortal, size=1, chat={"sytem": "x"})
 
 
+def test_several_agents_are_refused_for_whole_episodes_too():
+    with pytest.raises(ew.errors.DefinitionError, match="has several agents"):
+        TRLRollouts("tictactoe-v0", size=1)
+
+
+def test_a_picture_is_refused_where_only_text_is_read(tmp_path):
+    with TRLRollouts(Photographer, size=1) as rollouts:
+        trainer = make_trainer(rollouts, tmp_path, rows=rollouts.rows(number=8))
+        with pytest.raises(ew.errors.OptionError, match="shows an image"):
+            rollouts(prompts(0), trainer)
+
+
+def test_an_episode_that_nobody_scored_has_no_reward(tmp_path):
+    with TRLRollouts(Unscored, size=1, chat=CHAT) as rollouts:
+        trainer = make_trainer(rollouts, tmp_path, rows=rollouts.rows(number=8))
+        made = rollouts(prompts(0), trainer)
+
+    assert made["env_reward"] == [None]
+
+
 def tool_tokenizer():
     made = byte_tokenizer()
     made.chat_template = (Path(trl.__file__).parent / "chat_templates/qwen3.jinja").read_text()
@@ -236,6 +257,33 @@ def test_a_lost_episode_has_no_reward():
     assert env.get_reward() is None
     assert env.reset(seed=2)
     assert env.get_reward() == 0.0
+
+
+def test_an_episode_that_nobody_scored_has_no_reward_from_its_tools_either():
+    env = trl_environment(Unscored)()
+    env.reset()
+
+    with pytest.raises(ValueError, match="not scored"):
+        env.say(text="x")
+
+    assert env.get_reward() is None
+
+
+def test_pictures_are_blocks_of_images():
+    env = trl_environment(Photographer)()
+
+    first, second = env.reset(), env.say(text="look")
+
+    assert [[block["type"] for block in shown] for shown in (first, second)] == [
+        ["text", "image"],
+        ["text", "image"],
+    ]
+    assert [shown[0]["text"] for shown in (first, second)] == ["a wall", "a wall"]
+    assert all(isinstance(shown[1]["image"], Image.Image) for shown in (first, second))
+    assert [shown[1]["image"].getpixel((3, 3)) for shown in (first, second)] == [
+        (0, 0, 0),
+        (1, 1, 1),
+    ]
 
 
 def test_a_call_that_is_no_action_is_an_error_for_the_model():
@@ -307,8 +355,24 @@ def updates(folder):
     return [(line["update"], line["return"]) for line in log if line["type"] == "update"]
 
 
+def trained(folder, capsys, *options):
+    """Return the share of right moves that a short run of the demonstration ends with."""
+    assert main(["--run-dir", str(folder), "--json", *options]) == 0
+    return json.loads(capsys.readouterr().out)["trained"]["success"]
+
+
+@pytest.mark.timeout(600)
+def test_the_demonstration_learns_more_than_chance(tmp_path, capsys):
+    assert trained(tmp_path / "run", capsys, "--episodes", "2560") > 0.5
+
+
+@pytest.mark.timeout(300)
+def test_the_demonstration_falls_below_chance_with_the_sign_flipped(tmp_path, capsys):
+    assert trained(tmp_path / "run", capsys, "--episodes", "640", "--reward-sign", "-1") < 0.15
+
+
 def test_a_run_that_is_resumed_continues_as_if_it_had_not_stopped(tmp_path, capsys):
-    assert train(tmp_path / "whole", "--episodes", "64") == 0
+    assert train(tmp_path / "whole", "--episodes", "64", "--record") == 0
     assert train(tmp_path / "parts", "--episodes", "32") == 0
     capsys.readouterr()
 
@@ -319,6 +383,7 @@ def test_a_run_that_is_resumed_continues_as_if_it_had_not_stopped(tmp_path, caps
     assert summary["random"]["episodes"] == 16
     assert (tmp_path / "parts/metrics.png").exists()
     assert updates(tmp_path / "parts") == updates(tmp_path / "whole")
+    assert len(ew.load(tmp_path / "whole")) == 64 + 2 * 16
 
 
 def test_a_batch_that_holds_no_whole_group_is_refused(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""What the shims for trainers share: rows of data sets, scores, text.
+"""What the shims for trainers share: conversations of one agent, rows of data sets, scores, text.
 
 A trainer that knows no failed episode must not get one: `EpisodeScore` raises instead of returning
 a reward, and the trainer drops the sample.
@@ -13,9 +13,28 @@ from typing import Any, final
 
 from envweave.api.chat import chat
 from envweave.api.make import make_async
-from envweave.conversation import ChatOptions, ChatTurn, Truncate, TurnMessage
-from envweave.errors import EnvironmentFailure
+from envweave.conversation import ChatEnv, ChatOptions, ChatTurn, Truncate, TurnMessage
+from envweave.errors import DefinitionError, EnvironmentFailure
 from envweave.types import StepResult, Task
+
+
+def chat_of_one(env: Any, **options: Any) -> Any:
+    """Return `chat` of an environment, for a trainer that plays with one agent.
+
+    Raises:
+        DefinitionError: The environment has several agents.
+    """
+    view = chat(env, **options)
+    if view.possible_agents is not None:
+        if isinstance(view, ChatEnv):
+            view.close()
+        raise several_agents(view.id)
+    return view
+
+
+def several_agents(name: str) -> DefinitionError:
+    """Return the error for an environment with several agents."""
+    return DefinitionError(f"{name!r} has several agents. This trainer plays with one.")
 
 
 def reset_arguments(row: Any) -> dict[str, Any]:
@@ -130,12 +149,13 @@ async def play_episode(
 
     Raises:
         EnvironmentFailure: The episode has failed, or is not scored.
+        DefinitionError: The environment has several agents.
     """
     of_chat = {name: one for name, one in options.items() if name in _OF_CHAT}
     of_make = {name: one for name, one in options.items() if name not in _OF_CHAT}
     score, turns = EpisodeScore(), 0
     async with make_async(env_id, **of_make) as env:
-        view = chat(env, **of_chat)
+        view = chat_of_one(env, **of_chat)
         result = await view.reset(**reset_arguments(row))
         while not result.done:
             if turns == max_turns:

@@ -10,10 +10,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from envweave.api.chat import chat
 from envweave.codec import to_plain
 from envweave.errors import MissingExtraError, OptionError
-from envweave.trainers.episodes import EpisodeScore, text_of
+from envweave.trainers.episodes import EpisodeScore, chat_of_one, text_of
 
 try:
     from gem.core import Env as TextEnv
@@ -39,7 +38,7 @@ class GemEnv(TextEnv):
         self._source, self._options = source, options
         self._seed = seed
         self._random = np.random.default_rng(seed)
-        self._chat = chat(source, **options)
+        self._chat = chat_of_one(source, **options)
         self._score = EpisodeScore()
 
     def reset(self, seed: int | None = None) -> tuple[str, dict[str, Any]]:

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
-from envweave.api.chat import chat
 from envweave.errors import OptionError
-from envweave.trainers.episodes import EpisodeScore, reset_arguments, text_of
+from envweave.trainers.episodes import EpisodeScore, chat_of_one, reset_arguments, text_of
 
 _OF_EPISODE = ("seed", "task", "task_id", "options")
 
@@ -36,7 +35,7 @@ class RllmEnv:
     ) -> None:
         self.idx: Any = None
         self._row = row
-        self._chat = chat(env_id, **options)
+        self._chat = chat_of_one(env_id, **options)
         self._score = EpisodeScore()
 
     @classmethod

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from envweave.api.chat import chat
 from envweave.conversation.view import INVALID
 from envweave.errors import MissingExtraError, OptionError
-from envweave.trainers.episodes import EpisodeScore, joined, reset_arguments
+from envweave.trainers.episodes import EpisodeScore, chat_of_one, joined, reset_arguments
 
 try:
     from skyrl_gym.envs.base_text_env import BaseTextEnv
@@ -52,7 +51,7 @@ class SkyRLEnv(BaseTextEnv):
         self.max_turns = self._row.get("max_turns")
         self._score = EpisodeScore()
         self._invalid = 0
-        self._chat = chat(env_id, **given)
+        self._chat = chat_of_one(env_id, **given)
 
     def init(self, prompt: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """Begin the episode; return the row's prompt with the first messages, and the info."""

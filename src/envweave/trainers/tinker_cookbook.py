@@ -7,7 +7,6 @@ open where they are used. Tokens and limits are the cookbook's (`EnvFromMessageE
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -19,8 +18,8 @@ from tinker_cookbook.rl.types import Env, EnvGroupBuilder, StopReason
 from tinker_cookbook.tokenizer_utils import get_tokenizer
 
 from envweave.api import make_async
-from envweave.api.chat import chat
-from envweave.errors import EnvironmentFailure, SeedError
+from envweave.errors import SeedError
+from envweave.trainers.episodes import EpisodeScore, chat_of_one
 
 
 @final
@@ -49,12 +48,17 @@ class TinkerEnv(MessageEnv):
         self._env, self._options, self._make = env, options or {}, make or {}
         self._about = {"task": task_id, "seed": seed}
         self._opened: Any = None
+        self._score = EpisodeScore()
         self.example_id = task_id if task_id is not None else f"seed {seed}"
 
     async def initial_observation(self) -> list[Message]:
-        """Begin the episode."""
+        """Begin the episode.
+
+        Raises:
+            DefinitionError: The environment has several agents.
+        """
         self._opened = await asyncio.to_thread(make_async, self._env, **self._make)
-        self._chat = chat(self._opened, **self._options)
+        self._chat = chat_of_one(self._opened, **self._options)
         try:
             await self._chat.reset(**self._about)
         except SeedError:  # without randomness all episodes are the same
@@ -65,21 +69,19 @@ class TinkerEnv(MessageEnv):
         """Take the action of a reply.
 
         Raises:
-            EnvironmentFailure: The episode failed through no fault of the model.
+            EnvironmentFailure: The episode failed through no fault of the model, or is over and was
+                never scored.
         """
         result = await self._chat.step(_reply(message))
         if result.done:
             await self.close()
-        if not result.valid or (result.reward is not None and math.isnan(result.reward)):
-            raise EnvironmentFailure(
-                f"An episode of {self._chat.id!r} ended by {result.end.reason}: {result.end.cause}"
-            )
+        reward = self._score.add(result)
         numbers = {k: v for k, v in result.metrics.items() if isinstance(v, int | float)}
         if result.done:
             stop = StopReason.MAX_TURNS if result.truncated else StopReason.COMPLETED
             numbers[f"stop/{stop}"] = 1.0
         return MessageStepResult(
-            reward=result.reward or 0.0,
+            reward=reward,
             episode_done=result.done,
             next_messages=_messages(self._chat.messages()),
             metrics={name: float(one) for name, one in numbers.items()},

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, final
 
 from envweave.agents import ChatTurn, Tokens, Truncate
+from envweave.conversation import TurnMessage
+from envweave.errors import OptionError
 from envweave.rollouts import Decision
 
 LINGER_S = 0.01
@@ -59,7 +61,12 @@ class TokenSampler:
         self._said: dict[str, list[Tokens]] = {}
 
     async def __call__(self, turn: ChatTurn) -> Decision:
-        """Return a reply with its `Tokens`, or the end of the episode at the limit."""
+        """Return a reply with its `Tokens`, or the end of the episode at the limit.
+
+        Raises:
+            OptionError: An observation shows an image.
+        """
+        _refuse_images(turn.result.current.messages)
         said = self._said.setdefault(f"{turn.result.episode_id} {turn.agent_id}", [])
         prompt_ids = self._prompt(turn, said)
         used = len(prompt_ids) - len(said[0].prompt_ids) if said else 0
@@ -113,6 +120,17 @@ class TokenSampler:
                 if not future.done():
                     known = None if logprobs is None else list(logprobs[index][:limit])
                     future.set_result((list(made[index][:limit]), known))
+
+
+def _refuse_images(messages: list[TurnMessage]) -> None:
+    for message in messages:
+        if not isinstance(message.content, str) and any(
+            part.get("type") != "text" for part in message.content
+        ):
+            raise OptionError(
+                "An observation shows an image, and a tokenizer reads text only. Pass "
+                "chat={'render': …} to describe it, or train with environment_factory."
+            )
 
 
 def render(tokenizer: Any, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Self, final
 from envweave.agents import ReplyAgent, Tokens, training_tokens
 from envweave.errors import OptionError
 from envweave.rollouts import pool, rollout
+from envweave.trainers.episodes import several_agents
 from envweave.trainers.token_sampling import TokenSampler
 from envweave.types import Episode
 
@@ -41,6 +42,9 @@ class TRLRollouts:
         attempts: How often an episode is played before it is given up.
         **options: Passed to `pool`, such as `backend`.
 
+    Raises:
+        DefinitionError: The environment has several agents.
+
     Attributes:
         pool: The environments.
         episodes: Those of the last batch.
@@ -64,6 +68,9 @@ class TRLRollouts:
         self._limits: dict[str, Any] = {"max_steps": max_steps, "attempts": attempts}
         self._max_turn_tokens = max_turn_tokens
         self.pool = pool(env, size=size, **options)
+        if self.pool.possible_agents is not None:
+            self.close()
+            raise several_agents(self.pool.id)
         self.episodes: list[Episode] = []
 
     def rows(self, split: str | None = None, number: int | None = None) -> list[dict[str, Any]]:

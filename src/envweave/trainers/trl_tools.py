@@ -6,16 +6,18 @@ TRL calls the tools of a batch one after the other; `TRLRollouts` steps all envi
 from __future__ import annotations
 
 import atexit
+import base64
 import inspect
+import io
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
-from envweave.api.chat import chat
 from envweave.conversation import ChatTool, ChatToolCall
 from envweave.conversation.messages import ChatAction
 from envweave.conversation.replies import ReplyReader
-from envweave.errors import DefinitionError, SeedError
+from envweave.errors import EnvironmentFailure, MissingExtraError, SeedError
+from envweave.trainers.episodes import EpisodeScore, chat_of_one
 from envweave.types import StepResult
 
 _TYPES = {
@@ -28,14 +30,17 @@ _TYPES = {
 }
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
 
+Shown: TypeAlias = "str | list[dict[str, Any]]"
+"""What TRL shows the model: a text, or blocks of text and images."""
+
 
 def trl_environment(env: Any, **options: Any) -> type:
     """Return a class for `environment_factory`: a tool for each kind of action, and nothing else.
 
     After the end of an episode every tool raises. `get_reward` is the sum of the rewards, and
-    `None` if the episode failed through no fault of the model, so that TRL leaves it out. `reset`
-    takes `task_id` and `seed` of a row, and ignores its other columns. Instances are closed at
-    exit.
+    `None` if the episode failed through no fault of the model or was never scored, so that TRL
+    leaves it out. `reset` takes `task_id` and `seed` of a row, and ignores its other columns.
+    Images are shown as TRL's image blocks. Instances are closed at exit.
 
     Args:
         env: What `make` takes.
@@ -44,9 +49,7 @@ def trl_environment(env: Any, **options: Any) -> type:
     Raises:
         DefinitionError: The environment has several agents.
     """
-    with chat(env, use_tools=True, **options) as probe:
-        if probe.possible_agents is not None:
-            raise DefinitionError(f"{probe.id!r} has several agents. TRL plays with one.")
+    with chat_of_one(env, use_tools=True, **options) as probe:
         tools = ReplyReader(probe.env.action_spec).tools
         name = probe.id
     reply = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
@@ -54,7 +57,8 @@ def trl_environment(env: Any, **options: Any) -> type:
     methods: dict[str, Any] = {tool.name: _tool_method(tool) for tool in tools}
 
     def start(self: Any) -> None:
-        self._chat = chat(env, use_tools=True, **options)
+        self._chat = chat_of_one(env, use_tools=True, **options)
+        self._score = EpisodeScore()
         self._reward = None
         self._is_over = True
         _open.add(self)
@@ -63,7 +67,7 @@ def trl_environment(env: Any, **options: Any) -> type:
     return type("".join(part for part in name.title() if part.isalnum()) or "Env", (), methods)
 
 
-def _reset(self: Any, **row: Any) -> str:
+def _reset(self: Any, **row: Any) -> Shown:
     about = {key: row[key] for key in ("task_id", "seed") if row.get(key) is not None}
     if "task_id" in about:
         about["task"] = about.pop("task_id")
@@ -71,8 +75,8 @@ def _reset(self: Any, **row: Any) -> str:
         result = self._chat.reset(**about)
     except SeedError:
         result = self._chat.reset()
-    self._reward, self._is_over = 0.0, result.done
-    return _text(result)
+    self._score, self._reward, self._is_over = EpisodeScore(), 0.0, result.done
+    return _shown(result)
 
 
 def _get_reward(self: Any) -> float | None:
@@ -80,7 +84,7 @@ def _get_reward(self: Any) -> float | None:
     return reward
 
 
-def _act(self: Any, reply: str | ChatAction) -> str:
+def _act(self: Any, reply: str | ChatAction) -> Shown:
     if self._is_over:
         raise ValueError("The episode is over.")
     try:
@@ -89,24 +93,52 @@ def _act(self: Any, reply: str | ChatAction) -> str:
         self._reward, self._is_over = None, True
         raise
     self._is_over = result.done
-    if not result.valid:
+    try:
+        self._score.add(result)
+    except EnvironmentFailure as failure:
         self._reward = None
-        raise ValueError(f"The episode was lost: {result.end.cause}")
-    self._reward += result.reward or 0.0
-    return _text(result)
+        raise ValueError(f"The episode was lost. {failure}") from failure
+    self._reward = self._score.total or 0.0
+    return _shown(result)
 
 
-def _text(result: StepResult[Any]) -> str:
+def _shown(result: StepResult[Any]) -> Shown:
     contents = [message.content for message in result.observation.messages]
-    return "\n".join(one if isinstance(one, str) else str(one) for one in contents)
+    if all(isinstance(one, str) for one in contents):
+        return "\n".join(contents)
+    return [
+        _block(part)
+        for one in contents
+        if one  # beside an image, a tool's own message may be empty
+        for part in ([{"type": "text", "text": one}] if isinstance(one, str) else one)
+    ]
 
 
-def _tool_method(tool: ChatTool) -> Callable[..., str]:
-    def method(self: Any, **arguments: Any) -> str:
+def _block(part: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of a message as TRL's block; a picture as an image of Pillow."""
+    if "image_url" not in part:
+        return part
+    url = part["image_url"]["url"]
+    if not url.startswith("data:"):
+        return {"type": "image", "image": url}
+    try:
+        from PIL import Image
+    except ImportError:
+        raise MissingExtraError(
+            "Showing images to a model of TRL needs Pillow. Install it with: pip install pillow"
+        ) from None
+    data = base64.b64decode(url.partition(",")[2])
+    return {"type": "image", "image": Image.open(io.BytesIO(data))}
+
+
+def _tool_method(tool: ChatTool) -> Callable[..., Shown]:
+    def method(self: Any, **arguments: Any) -> Shown:
         if tool.name == "reply" and arguments.keys() == {"text"}:
-            return str(self._act(arguments["text"]))
-        call = ChatToolCall(name=tool.name, arguments=arguments)
-        return str(self._act(ChatAction(tool_calls=[call])))
+            shown: Shown = self._act(arguments["text"])
+        else:
+            call = ChatToolCall(name=tool.name, arguments=arguments)
+            shown = self._act(ChatAction(tool_calls=[call]))
+        return shown
 
     properties = tool.parameters.get("properties", {})
     required = tool.parameters.get("required", list(properties))

@@ -2,10 +2,11 @@
 
     python tests/support/programs/tinker_service.py     prints its address, and runs until ended
 
-The model, `fake/tabular`, is a table of logits: the first `VOCABULARY` token ids can be sampled,
-and a token's logit is the sum of three rows: one for all contexts, one for the last token, one for
-the first tokens of the prompt. Sampling, the gradients of the three losses, and Adam are real, so a
-curve that is learnt through it is earned. It says nothing about any language model.
+The models are tables of logits: a few token ids can be sampled, and a token's logit is the sum of
+several rows. In `fake/tabular` there is one for all contexts, one for the last token, and one for
+the first tokens of the prompt; in `fake/window` one for each of the last tokens. Sampling, the
+gradients of the three losses, and Adam are real, so a curve that is learnt through it is earned. It
+says nothing about any language model.
 
 `GET /stats` counts calls and what was trained on. `POST /fail` with `{"route", "status", "times"}`
 makes a route fail.
@@ -17,6 +18,7 @@ import collections
 import copy
 import json
 import math
+import sys
 import threading
 import uuid
 import zlib
@@ -27,11 +29,14 @@ from typing import Any
 import numpy as np
 from tinker.proto import tinker_public_pb2 as pb
 
-BASE_MODEL = "fake/tabular"
-VOCABULARY = 16
+TABULAR, WINDOW = "fake/tabular", "fake/window"
+VOCABULARY = {TABULAR: 16, WINDOW: 4}
+"""How many of the first token ids each model can sample."""
+
 ROWS = 4096
 END = 0
 PROMPT_PREFIX = 16
+WINDOW_TOKENS = 8
 DTYPES = {pb.DTYPE_FLOAT32: np.float32, pb.DTYPE_INT64: np.int64}
 
 
@@ -40,8 +45,11 @@ def log_softmax(logits):
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
-def rows_of(context):
+def rows_of(model, context):
     """The rows of the table whose sum is the logits after this context."""
+    if model == WINDOW:
+        last = [-1] * WINDOW_TOKENS + [int(token) for token in context]
+        return [zlib.crc32(f"{i} {last[-1 - i]}".encode()) % ROWS for i in range(WINDOW_TOKENS)]
     prefix = np.asarray(context[:PROMPT_PREFIX], np.int32).tobytes()
     return [0, 1 + int(context[-1]) % (ROWS // 2 - 1), ROWS // 2 + zlib.crc32(prefix) % (ROWS // 2)]
 
@@ -50,19 +58,25 @@ def rows_of(context):
 class Policy:
     """The weights, their gradients, and Adam's moments."""
 
+    model: str
     rank: int
-    weights: np.ndarray = field(default_factory=lambda: np.zeros((ROWS, VOCABULARY)))
-    gradient: np.ndarray = field(default_factory=lambda: np.zeros((ROWS, VOCABULARY)))
-    first: np.ndarray = field(default_factory=lambda: np.zeros((ROWS, VOCABULARY)))
-    second: np.ndarray = field(default_factory=lambda: np.zeros((ROWS, VOCABULARY)))
+    weights: np.ndarray = field(init=False)
+    gradient: np.ndarray = field(init=False)
+    first: np.ndarray = field(init=False)
+    second: np.ndarray = field(init=False)
     steps: int = 0
+
+    def __post_init__(self):
+        self.words = VOCABULARY[self.model]
+        for name in ("weights", "gradient", "first", "second"):
+            setattr(self, name, np.zeros((ROWS, self.words)))
 
     def forward_backward(self, tokens, targets, inputs, loss_fn, config):
         """Add the gradient of one sequence; return its log-probabilities and its loss."""
-        rows = np.array([rows_of(tokens[: i + 1]) for i in range(len(tokens))])
+        rows = np.array([rows_of(self.model, tokens[: i + 1]) for i in range(len(tokens))])
         all_logprobs = log_softmax(self.weights[rows].sum(axis=1))
         # Prompt tokens that cannot be sampled have no probability; nothing is learnt from them.
-        known = targets < VOCABULARY
+        known = targets < self.words
         picked = np.where(known, targets, 0)
         logprobs = np.where(known, all_logprobs[np.arange(len(targets)), picked], 0.0)
         advantages = inputs["advantages"]
@@ -106,13 +120,13 @@ class Policy:
         stop = [END] if params.get("stop") is None else params["stop"]
         context, logprobs = list(prompt), []
         for _ in range(params["max_tokens"]):
-            all_logprobs = log_softmax(self.weights[rows_of(context)].sum(axis=0))
+            all_logprobs = log_softmax(self.weights[rows_of(self.model, context)].sum(axis=0))
             temperature = params.get("temperature", 1.0)
             if temperature == 0:
                 token = int(all_logprobs.argmax())
             else:
                 tempered = np.exp(log_softmax(all_logprobs / temperature))
-                token = int(rng.choice(VOCABULARY, p=tempered))
+                token = int(rng.choice(self.words, p=tempered))
             context.append(token)
             logprobs.append(all_logprobs[token])
             if token in stop:
@@ -158,8 +172,8 @@ class Service:
         return {}
 
     def on_get_server_capabilities(self, body):
-        model = {"model_name": BASE_MODEL, "max_context_length": 4096, "trainable": True}
-        return {"supported_models": [model]}
+        about = {"max_context_length": 4096, "trainable": True}
+        return {"supported_models": [{"model_name": one, **about} for one in (TABULAR, WINDOW)]}
 
     def on_create_session(self, body):
         return {"type": "create_session", "session_id": f"session-{uuid.uuid4().hex[:8]}"}
@@ -169,12 +183,12 @@ class Service:
 
     def on_create_model(self, body):
         model_id = f"{body['session_id']}:train:{body['model_seq_id']}"
-        self.models[model_id] = Policy(body["lora_config"]["rank"])
+        self.models[model_id] = Policy(body["base_model"], body["lora_config"]["rank"])
         return self.future({"type": "create_model", "model_id": model_id}, model_id=model_id)
 
     def on_weights_info(self, body):
-        rank = self.saved[body["tinker_path"]].rank
-        return {"base_model": BASE_MODEL, "is_lora": True, "lora_rank": rank}
+        saved = self.saved[body["tinker_path"]]
+        return {"base_model": saved.model, "is_lora": True, "lora_rank": saved.rank}
 
     def on_save_weights(self, body):
         path = f"tinker://{body['model_id']}/weights/{body['path']}"
@@ -196,6 +210,11 @@ class Service:
         name = f"{body['model_id']}:sample:{body['sampling_session_seq_id']}"
         self.samplers[name] = kept
         return self.future({"type": "save_weights_for_sampler", "sampling_session_id": name})
+
+    def on_create_sampling_session(self, body):
+        name = f"{body['session_id']}:sample:{body['sampling_session_seq_id']}"
+        self.samplers[name] = self.saved[body["model_path"]]
+        return {"type": "create_sampling_session", "sampling_session_id": name}
 
     def on_optim_step(self, body):
         norm = self.models[body["model_id"]].adam(body["adam_params"])
@@ -247,12 +266,25 @@ class Service:
         return self.future(reply.SerializeToString(), model_id=request.model_id)
 
     def _check(self, tokens, targets, inputs):
-        """Count sequences by whether exactly these tokens were sampled, with these figures."""
+        """Count sequences by whether exactly these tokens were sampled, with these figures.
+
+        Of a conversation, every reply must have been sampled after what precedes it.
+        """
         whole = [*tokens, targets[-1]]
         learnt = np.flatnonzero(inputs["advantages"])
-        begin = int(learnt[0]) + 1 if len(learnt) else len(whole)
-        trace = _trace(whole[:begin], whole[begin:], inputs["logprobs"][begin - 1 :])
-        is_exact = trace in self.sampled and targets == whole[1:]
+        replies = np.split(learnt, np.flatnonzero(np.diff(learnt) > 1) + 1)
+        if not len(learnt):
+            self.stats["nothing to learn"] += 1
+            return
+        traces = [
+            _trace(
+                whole[: reply[0] + 1],
+                whole[reply[0] + 1 : reply[-1] + 2],
+                inputs["logprobs"][reply[0] : reply[-1] + 1],
+            )
+            for reply in replies
+        ]
+        is_exact = self.sampled.issuperset(traces) and targets == whole[1:]
         self.stats["exact" if is_exact else "inexact"] += 1
 
     def on_retrieve_future(self, body):
@@ -269,7 +301,10 @@ class Handler(BaseHTTPRequestHandler):
     service: Service
 
     def do_POST(self) -> None:
-        raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        length = int(self.headers.get("Content-Length") or 0)
+        raw = self.rfile.read(length)
+        if len(raw) < length:
+            return None  # the client has gone
         service = self.service
         route = self.path.removeprefix("/api/v1/")
         with service.lock:
@@ -286,7 +321,12 @@ class Handler(BaseHTTPRequestHandler):
                 return self.reply(service.failures[route].pop(), {"detail": "made to fail"})
             if self.headers.get("Content-Type") != "application/x-protobuf":
                 raw = json.loads(raw) if raw else {}
-            return self.reply(*service.call(route, raw))
+            try:
+                answer = service.call(route, raw)
+            except Exception as error:  # noqa: BLE001 - a call without an answer would be repeated
+                print(f"{route}: {error!r}, {dict(self.headers)}", file=sys.stderr, flush=True)
+                return self.reply(422, {"detail": repr(error)})
+            return self.reply(*answer)
 
     do_GET = do_POST
 

@@ -35,3 +35,28 @@ def chat_tokenizer():
     outer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<end>")
     outer.chat_template = "<user> {{ messages[0]['content'] }} <end> <model>"
     return outer
+
+
+def trafficlight_tokenizer():
+    """A tokenizer of `transformers` for TrafficLight, with the special tokens of Qwen3."""
+    import threading
+
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    said = ["<|im_end|>", "stop", "go", "wait", *(f"word{i}" for i in range(12))]
+    words = [*said, "<|im_start|>", "system", "user", "assistant", "red", "green", "amber", "?"]
+    inner = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, "?"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    inner.add_special_tokens(
+        [AddedToken(f"<|im_{one}|>", special=True) for one in ("start", "end")]
+    )
+    outer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<|im_end|>")
+    encode, lock = outer._encode_plus, threading.Lock()
+
+    def locked(*args, **kwargs):  # the cookbook encodes in several threads, which is not allowed
+        with lock:
+            return encode(*args, **kwargs)
+
+    outer._encode_plus = locked
+    return outer
