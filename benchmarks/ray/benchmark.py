@@ -5,6 +5,7 @@
     benchmarks/run ray --only nodes           one to three nodes on this machine
     benchmarks/run ray --only workers         one to eight workers: what each costs the driver
     benchmarks/run ray --only sleeping        10,000 environments whose steps wait for a second
+    benchmarks/run ray --only recovery        three nodes, one of which is killed: when what happens
     benchmarks/run ray --only faults          2,048 episodes while actors and a node are killed
     benchmarks/run ray --docs                 store the results and write them into the docs
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import random
 import resource
@@ -36,8 +38,8 @@ from ray.cluster_utils import Cluster
 
 import envweave as ew
 from benchmarks.measurement.machine import describe_machine
-from benchmarks.ray.environments import KINDS, Sleeping, Where
-from benchmarks.ray.scale import RESULTS
+from benchmarks.ray.environments import KINDS, Sleeping, TenSteps, Where
+from benchmarks.ray.scale import ONE_ACTOR_EACH, RESULTS
 
 NUM_ENVS = 64
 ROUNDS = 5
@@ -150,7 +152,7 @@ def measure_rates(seconds: float) -> list[dict[str, Any]]:
     ways: dict[str, Callable[[str], Any]] = {
         "envweave on Ray, two workers": lambda kind: vector(kind, "ray", workers=2),
         "envweave, two worker processes": lambda kind: vector(kind, "process", workers=2),
-        "Ray, one actor per environment": one_actor_each,
+        ONE_ACTOR_EACH: one_actor_each,
         "RLlib, two EnvRunners": rllib,
     }
     with cluster(cpus=4):
@@ -271,6 +273,73 @@ def measure_sleeping(count: int) -> dict[str, Any]:
     return row
 
 
+# A node that dies
+
+RECOVERY_ENVS = 48
+
+
+def measure_recovery(seconds: float) -> dict[str, Any]:
+    """Step a vector on three nodes, kill one of them, and account for every episode."""
+    begun: set[str] = set()
+    ends: list[tuple[str, str]] = []  # every end: which episode, and why
+    batches: list[tuple[float, int]] = []  # when each was done, and how many rows were valid
+    with (
+        cluster(nodes=3, cpus=1) as started,
+        ew.make_vector(
+            TenSteps, num_envs=RECOVERY_ENVS, backend="ray", workers=3, autoreset=True
+        ) as venv,
+    ):
+        venv.reset(seed=0)
+        actions, began_s, killed_s = np.zeros(RECOVERY_ENVS, np.int64), time.perf_counter(), 0.0
+        killer: threading.Thread | None = None
+        recovered_s = math.inf
+        while (now_s := time.perf_counter() - began_s) < recovered_s + seconds:
+            if killer is None and now_s > seconds:
+                killer, killed_s = _kill_a_node(started), now_s
+            batch = venv.step(actions)
+            begun.update(batch.episode_id)
+            ends += [(row.episode_id, row.end.reason) for row in batch if row.end is not None]
+            batches.append((time.perf_counter() - began_s, int(batch.valid.sum())))
+            was_hit = any(valid < RECOVERY_ENVS for _, valid in batches)
+            if was_hit and batch.valid.all():
+                recovered_s = min(recovered_s, batches[-1][0])
+        running = int((~batch.done).sum())
+        assert killer is not None
+        killer.join()
+    hit_s = next(at_s for at_s, valid in batches if valid < RECOVERY_ENVS)
+    reasons = Counter(reason for _, reason in ends)
+    ended = {episode for episode, _ in ends}
+    row = {
+        "environments": RECOVERY_ENVS,
+        "noticed_s": hit_s - killed_s,
+        "recovered_s": recovered_s - killed_s,
+        "steps_per_s_before": _rate_between(batches, 0.0, killed_s),
+        "steps_per_s_after": _rate_between(batches, recovered_s, math.inf),
+        "begun": len(begun),
+        "ended": dict(reasons),
+        "running": running,
+        "missing": len(begun - ended) - running,
+        "twice": len(ends) - len(ended),
+    }
+    print(json.dumps(row, indent=1))
+    return row
+
+
+def _kill_a_node(started: Cluster) -> threading.Thread:
+    """Kill a node that is not the head, in another thread: Ray waits for its processes."""
+    node = next(iter(started.worker_nodes))
+    killer = threading.Thread(target=started.remove_node, args=(node, False))
+    killer.start()
+    return killer
+
+
+def _rate_between(batches: list[tuple[float, int]], first_s: float, last_s: float) -> float:
+    """Return how many valid steps per second were taken in this time."""
+    chosen = [(at_s, valid) for at_s, valid in batches if first_s <= at_s <= last_s]
+    taken_s = chosen[-1][0] - chosen[0][0]
+    return sum(valid for _, valid in chosen[1:]) / taken_s
+
+
 # Faults
 
 KILLS, NODE_KILL, KILL_EVERY_S = 8, 4, 0.7
@@ -349,6 +418,7 @@ PARTS: dict[str, Callable[[float], Any]] = {
     "nodes": measure_nodes,
     "workers": measure_workers,
     "sleeping": lambda _: measure_sleeping(10_000),
+    "recovery": measure_recovery,
     "faults": lambda _: measure_faults(2048, 128),
 }
 

@@ -58,6 +58,21 @@ class Sleeping(ew.Environment):
         return np.zeros(4), 1.0, False, False, {}
 
 
+class TenSteps(Empty):
+    """An episode has ten steps of 2 ms."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Begin an episode."""
+        self._count = 0
+        return super().reset(seed=seed)
+
+    def step(self, action: int) -> Any:
+        """Take a step."""
+        time.sleep(0.002)
+        self._count += 1
+        return self._shown, 1.0, self._count == 10, False, {}
+
+
 class Where(ew.Environment):
     """Shows its seed and the process that it runs in; an episode has ten steps of 5 ms."""
 

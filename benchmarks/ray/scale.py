@@ -6,6 +6,7 @@ docs/explanation/scale.md. Nothing here needs Ray.
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from benchmarks.measurement.plots import LineChart
 from benchmarks.measurement.tables import Table
 
 ENVS_PER_NODE, CORES_PER_NODE = 100, 4
+ONE_ACTOR_EACH = "Ray, one actor per environment"
 NODES = (1, 3, 10, 30, 100)
 NETWORK_BYTES_PER_S = 10e9 / 8
 """The driver's network card: 10 Gbit/s."""
@@ -133,7 +135,9 @@ def tables(results: dict[str, Any]) -> list[Table]:
     for name, make in (
         ("workers", _model_tables),
         ("sleeping", _sleeping_table),
+        ("rates", _rates_table),
         ("nodes", _nodes_table),
+        ("recovery", _recovery_tables),
         ("faults", _faults_table),
     ):
         if name in results:
@@ -210,6 +214,53 @@ def _sleeping_table(results: dict[str, Any]) -> list[Table]:
     ]
     title = f"{row['num_envs']:,} environments that wait for 1 s, on one machine (measured)"
     return [Table(title, ("", ""), rows)]
+
+
+def _rates_table(results: dict[str, Any]) -> list[Table]:
+    usual = {
+        row["kind"]: statistics.median(row["steps_per_s"])
+        for row in results["rates"]
+        if row["way"] == ONE_ACTOR_EACH
+    }
+    rows = []
+    for row in results["rates"]:
+        rates = row["steps_per_s"]
+        median = statistics.median(rates)
+        rows.append(
+            (
+                row["kind"],
+                row["way"],
+                f"{median:,.0f}",
+                f"{min(rates):,.0f} to {max(rates):,.0f}",
+                f"{median / usual[row['kind']]:.1f}×",
+            )
+        )
+    columns = ("environments", "stepped by", ">steps/s", ">in five rounds", ">of one actor each")
+    return [Table("64 environments, against other ways (measured)", columns, rows)]
+
+
+def _recovery_tables(results: dict[str, Any]) -> list[Table]:
+    row = results["recovery"]
+    ended = row["ended"]
+    events = [
+        ("before", f"{row['steps_per_s_before']:,.0f} steps/s on three nodes"),
+        ("0 s", "a node is killed"),
+        (f"{row['noticed_s']:.2f} s", f"{ended.get('lost', 0):,} episodes end as lost"),
+        (f"{row['recovered_s']:.2f} s", "every row steps again, on two nodes"),
+        ("after", f"{row['steps_per_s_after']:,.0f} steps/s"),
+    ]
+    episodes = [
+        ("begun", f"{row['begun']:,}"),
+        *((f"ended as {reason}", f"{count:,}") for reason, count in ended.items()),
+        ("running when it was stopped", f"{row['running']:,}"),
+        ("missing", f"{row['missing']:,}"),
+        ("ended twice", f"{row['twice']:,}"),
+    ]
+    title = f"A node of three is killed under {row['environments']} environments (measured)"
+    return [
+        Table(title, ("when", "what"), events),
+        Table("Every episode of that run", ("episodes", ">"), episodes),
+    ]
 
 
 def _nodes_table(results: dict[str, Any]) -> list[Table]:

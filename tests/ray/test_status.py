@@ -138,7 +138,7 @@ def test_the_progress_of_a_rollout_shows_nodes_workers_and_losses(
         ew.rollout(pool, agent, episodes=16, seed=0, progress=True).run()
 
     last = capsys.readouterr().err.splitlines()[-1]
-    assert re.search(r"16/16 episodes .* nodes 1  workers 2  lost 1$", last), last
+    assert re.search(r"16/16 episodes .* nodes 1  workers 2  environments 4  lost 1$", last), last
 
 
 @pytest.mark.timeout(300)  # Ray exports metrics every ten seconds

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from envweave.examples.run_log import read_run_log
 from envweave.examples.train_codefix_pg import CodeFixConfig
 from envweave.examples.train_codefix_pg import train as train_codefix
 from envweave.examples.train_lineworld_pg import LineWorldConfig
 from envweave.examples.train_lineworld_pg import train as train_lineworld
+from envweave.examples.training import read_run_log
 
 
 def curve(run_dir: Path) -> list[dict[str, Any]]:

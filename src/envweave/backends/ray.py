@@ -59,7 +59,7 @@ def connect_pool(
 
 
 def describe_workers() -> str:
-    """Return how many nodes and workers this process uses, and how many died, for progress bars."""
+    """Return the nodes, workers, environments and losses of this process, for progress bars."""
     return cluster_workers()
 
 

@@ -224,7 +224,7 @@ class VectorActor(_WorkerActor):
         return answer(self._worker, message, None)[0]
 
     def step(self, message: bytes, rows: slice | list[int], count: int) -> RayStep | bytes:
-        """Answer a message that steps so many rows."""
+        """Answer a message that steps this many rows."""
         reply = answer(self._worker, message, None)[0]
         return self._columns(rows, count, reply)
 

@@ -96,8 +96,8 @@ class RayCluster:
             target=self._watch_head, args=(head,), name="envweave-ray-head", daemon=True
         ).start()
         self._workers: Counter[str] = Counter()  # how many of our workers are on each node
-        self._losses = 0
-        self._lock = threading.Lock()  # over `_workers` and `_losses`
+        self._environments = self._losses = 0
+        self._lock = threading.Lock()  # over `_workers`, `_environments` and `_losses`
 
     def lease(self) -> ClusterLease:
         """Use the cluster until the lease is released."""
@@ -204,6 +204,11 @@ class RayCluster:
             with self._lock:
                 self._workers[node.id] -= 1
 
+    def count_environments(self, change: int) -> None:
+        """Count environments that a worker holds, or no longer does."""
+        with self._lock:
+            self._environments += change
+
     def count_loss(self, name: str) -> None:
         """Count a worker for an environment of this name that died, here and in Ray's metrics."""
         with self._lock:
@@ -211,10 +216,13 @@ class RayCluster:
         _lost_workers().inc(tags={"env": name})
 
     def describe_workers(self) -> str:
-        """Return how many nodes and workers this process uses, and how many died, as text."""
+        """Return how many nodes, workers and environments this process uses, and its losses."""
         with self._lock:
             nodes = [count for count in self._workers.values() if count > 0]
-            return f"nodes {len(nodes)}  workers {sum(nodes)}  lost {self._losses}"
+            return (
+                f"nodes {len(nodes)}  workers {sum(nodes)}  environments {self._environments:,}  "
+                f"lost {self._losses}"
+            )
 
     def capacity(self, resources: Mapping[str, float]) -> int:
         """Return how many workers to start by default: one for each processor."""
@@ -289,7 +297,7 @@ def _connect(address: str | None) -> RayCluster:
 
 
 def describe_workers() -> str:
-    """Return how many nodes and workers this process uses, and how many died, as text."""
+    """Return how many nodes, workers and environments this process uses, and its losses."""
     cluster = _current
     return "" if cluster is None else cluster.describe_workers()
 

@@ -100,13 +100,17 @@ class RayWorker:
         self._loss: str | None = None
         self._has_ended = False
         self._death = EventFd.new()
-        self._held: tuple[Any, Callable[[Any], None]] | None = None  # a reply nobody waits for yet
+        self._held: tuple[Any, Callable[[Any], None]] | None = (
+            None  # a reply that is not awaited yet
+        )
         self._where = "a Ray worker"
         self._begun_s = time.monotonic()
         paths = [path for path in sys.path if path]
         level = logging.getLogger("envweave").getEffectiveLevel()
         settings = ActorSettings(definition, paths, level, job.name, num_envs)
+        self._num_envs = num_envs
         self._node: Node | None = job.cluster.choose_node(job.resources, job.placement)
+        job.cluster.count_environments(num_envs)
         try:
             self._actor = kind.options(
                 name=f"envweave-{uuid.uuid4().hex}",
@@ -356,6 +360,7 @@ class RayWorker:
         self._death.close()
         if self._owner.is_current:
             self._job.cluster.forget_worker(self._node)
+            self._job.cluster.count_environments(-self._num_envs)
 
 
 def _cause(error: BaseException) -> str:
