@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from envweave.types import Observation as Observation
     from envweave.types import Request as Request
     from envweave.types import ResetResult as ResetResult
+    from envweave.types import Snapshot as Snapshot
     from envweave.types import State as State
     from envweave.types import StepResult as StepResult
     from envweave.types import Task as Task
@@ -163,6 +164,7 @@ _HOMES = {
         "Observation",
         "Request",
         "ResetResult",
+        "Snapshot",
         "State",
         "StepResult",
         "Task",

@@ -25,6 +25,7 @@
     ├── StartupError                (RuntimeError)  a server could not be started
     ├── WireError                   (ValueError)    a message that cannot be read
     ├── RecordingError              (OSError)       a recording that cannot be written or read
+    ├── ForkError                   (RuntimeError)  an episode that cannot be copied
     ├── ServerError                 (RuntimeError)  a failure at the other end of a connection
     │   ├── ConnectionLostError     (ConnectionError)   no server answers there
     │   ├── AccessError             (PermissionError)   it refuses this caller
@@ -166,6 +167,10 @@ class WireError(EnvWeaveError, ValueError):
 
 class RecordingError(EnvWeaveError, OSError):
     """A recording cannot be written, read, replayed or exported."""
+
+
+class ForkError(EnvWeaveError, RuntimeError):
+    """The running episode cannot be copied or brought back; it is unharmed."""
 
 
 class RecordingWarning(UserWarning):

@@ -18,6 +18,7 @@ from envweave.codec.records import StructSpec
 from envweave.codec.scalars import is_text
 from envweave.codec.spec import AnySpec
 from envweave.environment import Environment, Interface
+from envweave.environment.base import copy_attributes, paste_attributes
 from envweave.environment.introspection import by_agent, for_one, read_spec
 from envweave.errors import (
     ActionError,
@@ -49,6 +50,10 @@ def _is_like_a_hook(name: str) -> bool:
     )
 
 
+_FIXED = ("environment", "deterministic", "tasks", "_interface", "_read_reset", "_read_step")
+"""The attributes of a wrapper that are no part of an episode's state."""
+
+
 class Wrapper(Environment):
     """Wraps another environment, sync or async, for one agent or many.
 
@@ -59,7 +64,8 @@ class Wrapper(Environment):
     - `after_step(result)` returns the outcome to show;
     - `after_answer(result)` returns the outcome to show after the answer to a tool call.
 
-    There is no other hook. To change what a reset is given, override `reset` itself.
+    There is no other hook. To change what a reset is given, override `reset` itself. Attributes
+    that a wrapper sets are part of an episode's state: a fork copies them.
 
     Raises:
         DefinitionError: When a subclass is defined that has a method named like a hook
@@ -71,7 +77,7 @@ class Wrapper(Environment):
         for name, value in vars(cls).items():
             if callable(value) and not hasattr(Wrapper, name) and _is_like_a_hook(name):
                 raise DefinitionError(
-                    f"{cls.__name__}.{name} is no hook of Wrapper, so nothing would call it."
+                    f"{cls.__name__}.{name} is not a hook of Wrapper, so nothing would call it."
                     f"{suggest(name, HOOKS)} The hooks are {', '.join(HOOKS)}. If it is a method "
                     f"of your own, call it _{name}."
                 )
@@ -136,6 +142,17 @@ class Wrapper(Environment):
         if method in self._interface.async_methods:
             return _later(outcome, read)
         return read(outcome)
+
+    def snapshot(self) -> Any:
+        """Return the state of the environment inside, and a deep copy of this wrapper's own."""
+        inside = self.environment.snapshot()
+        return self._then("snapshot", inside, lambda state: (state, copy_attributes(self, _FIXED)))
+
+    def restore(self, snapshot: Any) -> Any:
+        """Continue from a snapshot of an environment that is wrapped in the same way."""
+        state, own = snapshot
+        paste_attributes(self, own, _FIXED)
+        return self.environment.restore(state)
 
     @property
     def state(self) -> Any:

@@ -40,7 +40,7 @@ def test_an_exit_reports_its_code_and_the_episode_continues(env, code, exit_code
     )
 
 
-def test_seeds_of_any_size_are_honoured(env):
+def test_seeds_of_any_size_are_used(env):
     def draw(seed):
         env.reset(seed=seed)
         return env.step(ew.CodeAction("random.random()")).execution_result.return_value

@@ -258,7 +258,7 @@ def test_a_process_that_exits_without_closing_leaves_no_folders_or_warnings(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_misspelt_keyword_of_reset_is_refused_by_name(env: Any) -> None:
+def test_a_misspelled_keyword_of_reset_is_refused_by_name(env: Any) -> None:
     misspelt: Callable[..., Any] = env.reset
 
     with pytest.raises(TypeError, match=r"reset.*'sed'"):

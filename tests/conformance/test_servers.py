@@ -30,12 +30,20 @@ class Servers(BackendConformance):
         with ExitStack() as self._servers:
             yield
 
-    def make(self, env_id: str, *, autoreset: bool = False, **kwargs: Any) -> ew.Env:
+    def make(
+        self, env_id: str, *, autoreset: bool = False, forkable: bool = False, **kwargs: Any
+    ) -> ew.Env:
         uds = next(self._paths) if self.is_unix else None
         url = self._servers.enter_context(
             served(env_id, uds=uds, workers=self.workers, drain_s=0, **kwargs)
         )
-        return ew.make(env_id, base_url=url, encoding=self.encoding, autoreset=autoreset)
+        return ew.make(
+            env_id,
+            base_url=url,
+            encoding=self.encoding,
+            autoreset=autoreset,
+            forkable=forkable,
+        )
 
 
 class TestMessagePack(Servers):

@@ -11,7 +11,6 @@ from servers import served
 import envweave as ew
 from envweave.envs.coding_env import CodeAction, CodingEnvironment
 from envweave.testing import Check, EnvironmentConformance, Subject
-from envweave.testing.check_result import NotApplicable
 
 PYTHON = ["x = [3, 1, 2]", "print(sorted(x)); len(x)", "x[5]", "import random; random.random()"]
 SHELL = ["x=3; echo $x", "echo $x >&2; false", "no-such-program", "seq 3 | wc -l"]
@@ -33,10 +32,10 @@ def sandboxes() -> Iterator[None]:
 
 
 def keep(promise: Check[Subject], subject: Subject) -> None:
-    try:
-        promise.run(subject)
-    except NotApplicable as reason:
-        pytest.skip(str(reason))
+    outcome = promise.outcome(subject)
+    if outcome.status == "skipped":
+        pytest.skip(outcome.detail)
+    assert outcome.ok, outcome.detail
 
 
 class Python(EnvironmentConformance):

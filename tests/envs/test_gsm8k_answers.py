@@ -7,13 +7,13 @@ from fractions import Fraction
 import pytest
 from installations import real_gsm8k
 
+from envweave.envs.gsm8k_env import GSM8KEnv
 from envweave.envs.gsm8k_env.answers import (
     exact_answer,
     exact_choice,
     lenient_answer,
     lenient_choice,
 )
-from envweave.envs.gsm8k_env.dataset import load
 
 NONE = None
 TABLE = [  # text, lenient value, exact value
@@ -185,20 +185,20 @@ FORMATS = [  # how the answer of a real row may be written; {n} is plain, {c} ha
 
 
 def test_reference_solutions_of_all_real_rows_score_100_percent():
-    dataset = load(real_gsm8k())
-    tasks = [task for split in ("train", "test") for task in dataset.tasks.split(split)]
+    env = GSM8KEnv(path=real_gsm8k())
+    tasks = [task for split in ("train", "test") for task in env.tasks.split(split)]
     right = [Fraction(task.private["answer"]) for task in tasks]
     solutions = [task.private["solution"] for task in tasks]
 
-    assert dataset.name == "gsm8k"
+    assert env.dataset == "gsm8k"
     assert len(tasks) == 7473 + 1319
     assert [exact_answer(text) for text in solutions] == right
     assert [lenient_answer(text) for text in solutions] == right
 
 
 def test_shuffled_solutions_of_all_real_rows_score_0_percent():
-    dataset = load(real_gsm8k())
-    tasks = [task for split in ("train", "test") for task in dataset.tasks.split(split)]
+    env = GSM8KEnv(path=real_gsm8k())
+    tasks = [task for split in ("train", "test") for task in env.tasks.split(split)]
     # Sorted by answer and moved by half: no two rows that are paired have the same one.
     tasks.sort(key=lambda task: Fraction(task.private["answer"]))
     half = len(tasks) // 2
@@ -212,7 +212,7 @@ def test_shuffled_solutions_of_all_real_rows_score_0_percent():
 @pytest.mark.slow  # 1,319 rows in every format
 @pytest.mark.parametrize("template", FORMATS)
 def test_the_answers_of_real_test_rows_are_read_in_every_format(template):
-    tasks = list(load(real_gsm8k()).tasks.split("test"))
+    tasks = list(GSM8KEnv(path=real_gsm8k()).tasks.split("test"))
     wrong = []
     for task in tasks:
         answer = Fraction(task.private["answer"])

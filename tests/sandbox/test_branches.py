@@ -8,8 +8,15 @@ import signal
 from pathlib import Path
 
 import pytest
+from sandbox_sessions import family, soon
 
-from envweave.errors import BranchError, SandboxError, SessionEndedError, SessionLostError
+from envweave.errors import (
+    BranchError,
+    OptionError,
+    SandboxError,
+    SessionEndedError,
+    SessionLostError,
+)
 from envweave.sandbox import Limits, Sandbox
 
 
@@ -147,6 +154,140 @@ def test_branches_draw_different_numbers_unless_seeded(box):
 
     assert drawn[2] == drawn[3]
     assert len(set(drawn)) == 3
+
+
+DRAW = (
+    "import random, numpy; [random.random(), random.gauss(0, 1), numpy.random.rand(), own.rand()]"
+)
+
+
+@pytest.mark.parametrize("seed", [1, None])
+def test_a_branch_that_is_not_reseeded_continues_the_random_sequences(box, seed):
+    with box.session(seed=seed) as session:
+        session.run("import random, numpy; random.gauss(0, 1); own = numpy.random.RandomState()")
+        with session.branch(reseed=False) as branch, branch.branch(reseed=False) as second:
+            drawn = [one.run(DRAW).return_value for one in (session, branch, second)]
+            later = [one.run(DRAW).return_value for one in (session, branch, second)]
+
+    assert drawn[0] == drawn[1] == drawn[2]
+    assert later[0] == later[1] == later[2] != drawn[0]
+
+
+def test_a_seed_takes_effect_in_a_branch_that_imports_numpy_first():
+    with (
+        Sandbox(isolation="namespace") as box,
+        box.session(seed=3) as session,
+        session.branch(reseed=False) as branch,
+    ):
+        code = "import numpy; numpy.random.rand()"
+        drawn = [one.run(code).return_value for one in (session, branch)]
+
+    assert drawn[0] == drawn[1]
+
+
+def test_a_seed_for_a_branch_that_is_not_reseeded_is_refused(box):
+    with box.session() as session:
+        with pytest.raises(OptionError, match="it takes no seed"):
+            session.branch(seed=1, reseed=False)
+
+        assert session.run("1 + 1").return_value == 2
+
+
+LOST_OR_SHARED = {
+    "threads": "import threading\nhold = threading.Event()\n"
+    "worker = threading.Thread(target=hold.wait, daemon=True)\nworker.start()",
+    "asyncio tasks": "import asyncio\ntask = asyncio.create_task(asyncio.sleep(60))\n"
+    "await asyncio.sleep(0)",
+    "a pipe or a socket": "import os; ends = os.pipe()",
+    "outside the work folder": "import os; f = open(os.__file__)",
+    "a timer": "import signal; signal.alarm(60)",
+    "mapped memory": "import mmap; memory = mmap.mmap(-1, 4096)",
+    "mapped memory or files": "import numpy; numpy.save('a.npy', numpy.ones(9000))\n"
+    "array = numpy.load('a.npy', mmap_mode='r')",
+}
+
+
+@pytest.mark.parametrize("what", list(LOST_OR_SHARED))
+def test_a_strict_branch_of_a_session_with_what_no_copy_can_have_is_refused(box, what):
+    with box.session() as session:
+        assert session.run(LOST_OR_SHARED[what]).success
+
+        with pytest.raises(BranchError, match=what):
+            session.branch(strict=True)
+
+        assert session.run("1 + 1").return_value == 2
+        session.branch().close()
+
+
+def test_code_that_breaks_what_a_strict_branch_checks_loses_the_branch_alone(box):
+    with box.session() as session:
+        session.run("import os; real, os.sysconf = os.sysconf, None")
+
+        with pytest.raises(BranchError, match="TypeError"):
+            session.branch(strict=True)
+
+        session.run("os.sysconf = real")
+        session.branch(strict=True).close()
+
+
+def test_a_strict_branch_is_made_after_threads_and_tasks_ended(box):
+    with box.session() as session:
+        session.run("import asyncio; done = asyncio.create_task(asyncio.sleep(0)); await done")
+        session.run("import threading; t = threading.Thread(target=print); t.start(); t.join()")
+        session.run("import os; f = open('log', 'w'); null = open(os.devnull); os.chdir('/')")
+        with session.branch(strict=True) as branch, branch.branch(strict=True) as second:
+            seen = second.run("await asyncio.sleep(0, 'awaited')").return_value
+
+    assert seen == "awaited"
+
+
+def test_open_files_are_separate_although_code_left_the_work_folder(box):
+    with box.session() as session:
+        session.run("import os; f = open('log', 'w'); os.chdir('/')")
+        with session.branch() as branch:
+            branch.run("f.write('there'); f.flush()")
+            session.run("f.write('here'); f.flush()")
+            read = branch.read_file("log"), session.read_file("log")
+
+    assert read == (b"there", b"here")
+
+
+def test_a_branch_calls_its_own_tools_of_the_same_names():
+    def calls(made: list[str]):
+        return {"note": made.append}
+
+    here: list[str] = []
+    there: list[str] = []
+    with (
+        Sandbox(isolation="namespace", tools=calls(here)) as box,
+        box.session() as session,
+        session.branch(tools=calls(there)) as branch,
+        branch.branch() as second,
+    ):
+        for name, one in {"session": session, "branch": branch, "second": second}.items():
+            one.run(f"note({name!r})")
+
+    assert (here, there) == (["session"], ["branch", "second"])
+
+
+def test_tools_of_other_names_are_refused_for_a_branch():
+    with Sandbox(isolation="namespace", tools={"note": print}) as box, box.session() as session:
+        with pytest.raises(OptionError, match="the code knows note"):
+            session.branch(tools={"notes": print})
+
+        assert session.run("1 + 1").return_value == 2
+
+
+def test_a_session_can_be_ended_without_waiting(box):
+    session = box.session()
+    branch = session.branch()
+
+    branch.end()
+    branch.end()
+
+    assert soon(lambda: len(family(session._handle.pid)) == 1)
+    assert session.run("1 + 1").return_value == 2
+    session.close()
 
 
 def test_a_session_can_be_branched_for_twenty_generations(box):

@@ -132,7 +132,7 @@ class ProcessBody:
     def excess(self) -> str | None:
         return self.beyond
 
-    def branch(self, seed, deadline):
+    def branch(self, seed, deadline, **options):
         raise NotImplementedError
 
     def release(self) -> None:
@@ -225,7 +225,7 @@ class PuppetBody:
     def excess(self) -> str | None:
         return self.beyond
 
-    def branch(self, seed, deadline):
+    def branch(self, seed, deadline, **options):
         if isinstance(self.next_body, Exception):
             raise self.next_body
         return self.next_body

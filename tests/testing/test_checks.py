@@ -19,6 +19,7 @@ from environments.nonconforming import (
     FailsOnOneKind,
     FailsOnRefusals,
     FlattensAgents,
+    ForgetsWhatForksAreOwed,
     ForgetsWhoActs,
     GlobalNumpyRandomness,
     GlobalRandomness,
@@ -38,6 +39,8 @@ from environments.nonconforming import (
     RepeatsOneSeed,
     ResetsBehindYourBack,
     ResetsOneStepLate,
+    RestartsForks,
+    RestoresOnce,
     RetriesReset,
     SaysTheEndTwice,
     ScoresWhatIsNotScored,
@@ -56,6 +59,7 @@ from environments.nonconforming import (
 
 import envweave as ew
 from envweave.api import Env
+from envweave.api.forking import Siblings
 from envweave.examples import CounterEnv
 from envweave.testing import ENVIRONMENT_CHECKS, ScriptedAgents, Subject
 from envweave.testing.backend_checks import BACKEND_CHECKS, BackendSubject
@@ -64,18 +68,22 @@ CHECKS = {check.name: check for check in ENVIRONMENT_CHECKS}
 BACKEND = {check.name: check for check in BACKEND_CHECKS}
 
 
+def broken(made: Env, breaking: type[Breaking]) -> Env:
+    """Return an environment and forks of it that break one promise."""
+    siblings = Siblings(lambda: broken(made._siblings.open(), breaking), is_logged=True)
+    return Env(breaking(made._transport), made.id, siblings)
+
+
 def environment_subject(environment: Any, breaking: type[Breaking] = Breaking) -> Subject:
     def open_env(*, autoreset: bool = False) -> Env:
-        made = ew.make(environment, autoreset=autoreset)
-        return Env(breaking(made._transport), made.id)
+        return broken(ew.make(environment, autoreset=autoreset), breaking)
 
     return Subject(open_env, max_steps=50)
 
 
 def backend_subject(breaking: type[Breaking]) -> BackendSubject:
     def make_env(env_id: str, **options: Any) -> Env:
-        made = ew.make(env_id, **options)
-        return Env(breaking(made._transport), made.id)
+        return broken(ew.make(env_id, **options), breaking)
 
     return BackendSubject(make_env)
 
@@ -123,6 +131,7 @@ BROKEN = [
     (9, LeavesAThread, Breaking, "close_leaves_no_thread_behind"),
     (10, turns, FlattensAgents, "results_are_keyed_by_agent"),
     (11, Sound, SpoilsParts, "reward_parts_sum_to_the_reward"),
+    (12, Sound, RestartsForks, "a_fork_continues_from_the_very_state"),
     (0, ShowsWhatItsHintsDeny, Breaking, "observations_fit_their_spec"),
     (0, FailsOnOneKind, Breaking, "each_kind_of_action_can_be_taken"),
     (0, RefusesOneKind, Breaking, "each_kind_of_action_can_be_taken"),
@@ -149,10 +158,13 @@ BROKEN_BACKENDS = [
     (10, SwallowsLogs, "agents_may_join_and_leave"),
     (11, BlamesNobody, "wrong_reward_parts_are_the_environments_fault"),
     (11, ScoresWhatIsNotScored, "a_reward_of_none_means_not_scored_yet"),
-    (12, HandsOutWholeTasks, "what_is_private_stays_with_the_environment"),
-    (13, FailsOnRefusals, "a_step_may_refuse_its_action"),
-    (13, CountsRefusals, "a_step_may_refuse_its_action"),
-    (13, FailsOnRefusals, "agents_may_have_their_actions_refused"),
+    (12, RestartsForks, "a_fork_continues_from_the_very_state"),
+    (12, RestoresOnce, "a_snapshot_is_restored_many_times"),
+    (12, ForgetsWhatForksAreOwed, "agents_are_forked_with_what_they_are_owed"),
+    (13, HandsOutWholeTasks, "what_is_private_stays_with_the_environment"),
+    (14, FailsOnRefusals, "a_step_may_refuse_its_action"),
+    (14, CountsRefusals, "a_step_may_refuse_its_action"),
+    (14, FailsOnRefusals, "agents_may_have_their_actions_refused"),
 ]
 
 
@@ -198,7 +210,7 @@ def test_a_sound_environment_passes_every_check(environment: Any, name: str) -> 
 
 
 def test_every_promise_has_something_that_breaks_it() -> None:
-    in_process = {1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13}  # 8 is about connections
+    in_process = {1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14}  # 8 is about connections
 
     covered = {case[0] for case in (*BROKEN, *BROKEN_BACKENDS)}
 

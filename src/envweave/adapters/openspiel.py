@@ -15,6 +15,7 @@ from envweave.environment import Environment, MultiAgentEnvironment
 from envweave.errors import (
     ActionError,
     EnvNotFoundError,
+    ForkError,
     MissingExtraError,
     OptionError,
     ResetNeededError,
@@ -215,12 +216,12 @@ class RunningGame:
 
         Raises:
             ResetNeededError: No episode has begun.
-            OptionError: Chance draws inside the game.
+            ForkError: Chance draws inside the game.
         """
         if self.state is None:
             raise ResetNeededError("There is no episode to take a snapshot of. Call reset() first.")
         if self.is_sampled:
-            raise OptionError(
+            raise ForkError(
                 f"'openspiel://{self.name}' draws its chances inside, so its state cannot be kept."
             )
         return {

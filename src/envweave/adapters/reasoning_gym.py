@@ -17,7 +17,7 @@ from envweave.types import Action, Observation, State, Task, Tasks
 INSTRUCTION = "Give the final answer between <answer> and </answer>, and nothing else in there."
 SPLITS = ("train", "test")
 TEST_SHARE = 4
-"""One of so many questions belongs to the test split."""
+"""One in this many questions belongs to the test split."""
 
 _ATTEMPTS = 64
 _CHUNK = 500

@@ -239,7 +239,7 @@ def from_textarena(
 
     Raises:
         EnvNotFoundError: There is no such game.
-        OptionError: It does not take so many players, or a keyword.
+        OptionError: The number of players or a keyword is not supported.
         MissingExtraError: It needs data or a package that is not installed.
         StartupError: It needs a newer Python, or the key of a service.
     """
@@ -307,6 +307,6 @@ class SeveralPlayersTextGame(MultiAgentEnvironment):
 
 
 def _reward(rewards: Mapping[int, Any] | None, player: int) -> float:
-    """Return what a player earned; a game that names no winner pays nobody."""
+    """Return what a player earned; a game that names no winner pays no one."""
     earned = (rewards or {}).get(player)
     return 0.0 if earned is None else float(earned)

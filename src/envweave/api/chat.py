@@ -34,7 +34,7 @@ def chat(
 
     A reply is the action itself where actions are texts (or dataclasses with one string field); its
     Python blocks where that field is called `code`; otherwise JSON, alone, in a block, or
-    anywhere in the text. A call of a tool is an action in each case. A reply that is no action, and
+    anywhere in the text. A tool call is an action in each case. A reply that is not an action, and
     an action that the environment refuses, cost a step and are answered by an error message.
 
     Args:
@@ -45,7 +45,7 @@ def chat(
             message, or messages; or a format string of its fields. By default the method `render`
             of its class; without one its text, or its fields as JSON. Images (uint8 arrays of 3 or
             4 channels, and image files as bytes) are sent as images.
-        max_invalid: Truncate an episode after so many replies that are no actions; `None` for
+        max_invalid: Truncate an episode after this many invalid replies; `None` for
             any number.
         invalid_reward: What such a reply earns.
         use_tools: Whether the model is offered the actions as tools, rather than told the form of

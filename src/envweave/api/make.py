@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, final
 
 from envweave.api.env import AsyncEnv, Env
+from envweave.api.forking import Siblings, again
 from envweave.api.options import (
     Transforms,
     backend_module,
@@ -30,6 +33,7 @@ from envweave.registry import EnvSpec, MakeOptions, RayOptions, Registry, Remote
 from envweave.registry.plugins import load_path
 from envweave.registry.spec import read_wait_s
 from envweave.vector import VectorEnv
+from envweave.vector.transport import AsyncTransport, HasSiblings, Transport
 
 if TYPE_CHECKING:
     from envweave.adapters.gymnasium_vector import GymnasiumBatch
@@ -123,6 +127,37 @@ def _open(env: Any, backend: str, spec: EnvSpec, options: MakeOptions) -> Gymnas
     return GymnasiumBatch(env, autoreset=options.autoreset)
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class _Opener:
+    """Opens an environment and its forks, which are recorded as it is.
+
+    Apart from `make`, so that an environment that is dropped is freed at once: a function that
+    refers to itself would be a cycle.
+    """
+
+    spec: EnvSpec
+    kwargs: Mapping[str, Any]
+    backend: str
+    recorded: RecordOption
+
+    def open(self, connect: Callable[[], Transport]) -> Env:
+        spec, recorded = self.spec, self.recorded
+        raw = connect()
+        transport = traced(recorded.wrap(raw, spec, self.kwargs, self.backend), spec.id)
+        beside = raw.sibling if isinstance(raw, HasSiblings) else partial(again, spec, connect)
+        return Env(transport, spec.id, Siblings(partial(self.open, beside), recorded.forkable))
+
+    def open_async(self, connect: Callable[[], AsyncTransport]) -> AsyncEnv:
+        spec, recorded = self.spec, self.recorded
+        raw = connect()
+        wrapped = recorded.wrap_async(raw, spec, self.kwargs, self.backend)
+        transport = traced_async(wrapped, spec.id)
+        beside = raw.sibling if isinstance(raw, HasSiblings) else partial(again, spec, connect)
+        opened = partial(self.open_async, beside)
+        return AsyncEnv(transport, spec.id, Siblings(opened, recorded.forkable))
+
+
 @explain_collisions
 def make(
     env: Any,
@@ -147,6 +182,7 @@ def make(
     runtime_env: Mapping[str, Any] | None = None,
     placement: str | None = None,
     record: str | os.PathLike[str] | None = None,
+    forkable: bool = False,
     kwargs: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> Env:
@@ -186,6 +222,9 @@ def make(
         runtime_env: With `backend="ray"`, what Ray installs or copies for the workers.
         placement: With `backend="ray"`, `"spread"` or `"pack"`; see `make_vector`.
         record: The directory to record all episodes into; see `load`.
+        forkable: Whether to keep the actions and results of the running episode, so that `fork`
+            can play them again where the environment cannot be copied. It takes a few microseconds
+            a step.
         kwargs: Keywords for the environment's constructor, including those with the name of an
             option of `make`.
         **keywords: Passed to the environment's constructor too.
@@ -201,7 +240,7 @@ def make(
         CapacityError: The server is full, and no session was freed within `wait_s`.
         RecordingError: Nothing can be recorded into the directory `record`.
     """
-    recorded = RecordOption(record, transform)
+    recorded = RecordOption(record, transform, forkable=forkable)
     given = constructor_keywords(kwargs, keywords)
     spec = recipe(env, registry, max_episode_steps, transform, given)
     remote = Remote(
@@ -217,8 +256,9 @@ def make(
     options = MakeOptions(
         flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote, ray=ray
     )
-    transport = recorded.wrap(module.connect(spec, given, options), spec, given, chosen)
-    return Env(traced(transport, spec.id), spec.id)
+    return _Opener(spec, given, chosen, recorded).open(
+        partial(module.connect, spec, given, options)
+    )
 
 
 @explain_collisions
@@ -245,6 +285,7 @@ def make_async(
     runtime_env: Mapping[str, Any] | None = None,
     placement: str | None = None,
     record: str | os.PathLike[str] | None = None,
+    forkable: bool = False,
     kwargs: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> AsyncEnv:
@@ -252,7 +293,7 @@ def make_async(
 
     In-process, an environment with plain functions runs on the loop's thread.
     """
-    recorded = RecordOption(record, transform)
+    recorded = RecordOption(record, transform, forkable=forkable)
     given = constructor_keywords(kwargs, keywords)
     spec = recipe(env, registry, max_episode_steps, transform, given)
     remote = Remote(
@@ -268,9 +309,8 @@ def make_async(
     options = MakeOptions(
         flag("autoreset", autoreset), seconds("timeout_s", timeout_s), remote=remote, ray=ray
     )
-    transport = module.connect_async(spec, given, options)
-    transport = recorded.wrap_async(transport, spec, given, chosen)
-    return AsyncEnv(traced_async(transport, spec.id), spec.id)
+    connect = partial(module.connect_async, spec, given, options)
+    return _Opener(spec, given, chosen, recorded).open_async(connect)
 
 
 @explain_collisions

@@ -1,4 +1,4 @@
-"""The option `record=`: opens the recording of what `make` and its kin have made."""
+"""The options `record=` and `forkable=`: what `make` and its kin keep of episodes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from envweave.api.options import flag
 from envweave.registry import EnvSpec
 
 if TYPE_CHECKING:
     from envweave.environment import Interface
-    from envweave.recording.writer import RunWriter
+    from envweave.recording.writer import EventWriter, RunWriter
     from envweave.vector.transport import AsyncTransport, BatchTransport, Transport
     from envweave.wire.description import Description
 
@@ -22,14 +23,16 @@ class RecordOption:
     Args:
         record: The caller's option.
         transform: The caller's transform.
+        forkable: Whether to keep the actions of the running episode, so that it can be forked.
 
     Raises:
         OptionError: `record` is not a path.
     """
 
-    def __init__(self, record: Any, transform: Any = None) -> None:
+    def __init__(self, record: Any, transform: Any = None, *, forkable: bool = False) -> None:
         self._directory: Path | None = None
         self._transform = transform
+        self.forkable = flag("forkable", forkable)
         if record is not None:
             from envweave.recording.writer import read_directory
 
@@ -64,22 +67,30 @@ class RecordOption:
         except BaseException:
             transport.close()
             raise
-        if writer is None:
+        if writer is None and not self.forkable:
             return transport
         from envweave.recording.recorder import RecordedTransport
 
-        return RecordedTransport(transport, writer)
+        return RecordedTransport(transport, self._logged(writer))
 
     def wrap_async(
         self, transport: AsyncTransport, spec: EnvSpec, kwargs: Mapping[str, Any], backend: str
     ) -> AsyncTransport:
         """Return the transport of an `AsyncEnv`, recorded if that was asked for."""
         writer = self.open(transport, spec, kwargs, backend)
-        if writer is None:
+        if writer is None and not self.forkable:
             return transport
         from envweave.recording.recorder import RecordedAsyncTransport
 
-        return RecordedAsyncTransport(transport, writer)
+        return RecordedAsyncTransport(transport, self._logged(writer))
+
+    def _logged(self, writer: RunWriter | None) -> EventWriter:
+        """Return what takes the events: the writer, a log of the running episode, or both."""
+        from envweave.recording.episode_log import EpisodeLog
+
+        if writer is not None and not self.forkable:
+            return writer
+        return EpisodeLog(writer)
 
     def wrap_batch(
         self,

@@ -165,6 +165,16 @@ class _TracedTransport(_TracedBase):
         state: State = self._transport.state()
         return state
 
+    def snapshot(self) -> Any:
+        return self._transport.snapshot()
+
+    def restore(self, point: Any) -> ResetResult[Any]:
+        self._spans.begin()
+        with self._spans.call("envweave.restore"):
+            result: ResetResult[Any] = self._transport.restore(point)
+        self._spans.began(result, result.info)
+        return result
+
     def close(self) -> None:
         self._spans.leave()
         self._transport.close()
@@ -188,6 +198,16 @@ class _TracedAsyncTransport(_TracedBase):
     async def state(self) -> State:
         state: State = await self._transport.state()
         return state
+
+    async def snapshot(self) -> Any:
+        return await self._transport.snapshot()
+
+    async def restore(self, point: Any) -> ResetResult[Any]:
+        self._spans.begin()
+        with self._spans.call("envweave.restore"):
+            result: ResetResult[Any] = await self._transport.restore(point)
+        self._spans.began(result, result.info)
+        return result
 
     async def close(self) -> None:
         self._spans.leave()

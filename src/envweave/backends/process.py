@@ -117,7 +117,7 @@ def _plan(options: MakeOptions, num_envs: int) -> tuple[int, bool]:
 
 
 def split_rows(num_envs: int, count: int) -> list[range]:
-    """Divide the rows of a vector among so many workers."""
+    """Divide the rows of a vector among workers."""
     edges = [num_envs * i // count for i in range(count + 1)]
     return [range(low, high) for low, high in itertools.pairwise(edges)]
 

@@ -261,6 +261,10 @@ class AsyncConnection:
         """Whether it was ended."""
         return self._is_ended
 
+    def join(self) -> None:
+        """Add one user."""
+        self._users += 1
+
     def leave(self) -> bool:
         """Remove one user; the last one disconnects. Return whether it was the last."""
         self._users -= 1

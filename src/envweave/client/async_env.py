@@ -14,6 +14,7 @@ from envweave.client.server_info import ServerInfo
 from envweave.client.session import CLOSE_S, CallSequence, RemoteSession
 from envweave.errors import BusyError, EnvWeaveError
 from envweave.lifetime import AtExit, CloseGuard
+from envweave.session.kept_snapshots import KeptSnapshot
 from envweave.types import ResetResult, State, StepResult
 
 
@@ -30,6 +31,10 @@ class SharedConnection:
         self.connection = connection
         self._stop = stop
         atexit.register(self.end)
+
+    def join(self) -> None:
+        """Add one driver."""
+        self.connection.join()
 
     async def leave(self) -> None:
         """Remove one driver; the last one disconnects."""
@@ -79,6 +84,7 @@ class AsyncRemoteDriver:
     ) -> None:
         self.interface = served.interface
         self.tasks = served.tasks
+        self._served = served
         self._shared = shared
         self._connection = shared.connection
         self._session = RemoteSession(
@@ -92,6 +98,11 @@ class AsyncRemoteDriver:
             "`async with` block, or close it.",
             at_exit=AtExit.NOTHING,  # the connection, which several drivers share, is ended then
         )
+
+    def sibling(self) -> AsyncRemoteDriver:
+        """Return a driver for another session at the server, over the same connection."""
+        self._shared.join()
+        return AsyncRemoteDriver(self._shared, self._served, **self._session.options)
 
     @property
     def agents(self) -> list[str]:
@@ -115,6 +126,18 @@ class AsyncRemoteDriver:
         self._session.refuse_closed("state")
         state: State = await self._run("state", self._session.state())
         return state
+
+    async def snapshot(self) -> KeptSnapshot:
+        """Return the running episode, which the server keeps. See `Env.snapshot`."""
+        self._session.refuse_closed("snapshot")
+        point: KeptSnapshot = await self._run("snapshot", self._session.snapshot())
+        return point
+
+    async def restore(self, point: KeptSnapshot) -> ResetResult[Any]:
+        """Continue from a snapshot. See `Env.restore`."""
+        self._session.refuse_closed("restore")
+        result: ResetResult[Any] = await self._run("restore", self._session.restore(point))
+        return result
 
     async def _run(self, method: str, calls: CallSequence[Any]) -> Any:
         """Make the calls of an operation, and return its outcome.

@@ -6,6 +6,7 @@ caller sees an error only after reconnecting has failed for a while.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -68,6 +69,30 @@ def send_encoded(
 
 
 @final
+class SharedCallback:
+    """A callback of several connections; it is called when the last of them ends."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
+        self._users = 1
+        self._lock = threading.Lock()  # over the count: each connection may have its own thread
+
+    def share(self) -> SharedCallback:
+        """Count one more connection."""
+        with self._lock:
+            self._users += 1
+        return self
+
+    def __call__(self) -> None:
+        """Count one connection less."""
+        with self._lock:
+            self._users -= 1
+            is_last = not self._users
+        if is_last:
+            self._callback()
+
+
+@final
 class BlockingConnection:
     """Carries the calls of one blocking caller, on one session or many.
 
@@ -103,8 +128,23 @@ class BlockingConnection:
         self._socket: BlockingSocket | None = None
         self._since_s = 0.0
         self._inbox: deque[Reply] = deque()
-        self._on_end = on_end
+        self._on_end = None if on_end is None else SharedCallback(on_end)
         self._owner = OwnerProcess()
+
+    def another(self) -> BlockingConnection:
+        """Return another connection to the same server; its first call connects.
+
+        `on_end` is called after the last of them has ended.
+        """
+        other = BlockingConnection(
+            self.address,
+            self.exchange.encoding,
+            token=self._token,
+            reconnect_s=self._reconnect_s,
+            managed=None if self._route is None else self._route.server,
+        )
+        other._on_end = None if self._on_end is None else self._on_end.share()
+        return other
 
     def connect(self) -> None:
         """Connect, if there is no connection. One attempt.

@@ -12,6 +12,7 @@ from envweave.client.server_info import ServerInfo
 from envweave.client.session import CLOSE_S, CallSequence, RemoteSession
 from envweave.errors import BusyError, EnvWeaveError
 from envweave.lifetime import CloseGuard
+from envweave.session.kept_snapshots import KeptSnapshot
 from envweave.types import ResetResult, State, StepResult
 
 
@@ -27,6 +28,7 @@ class RemoteDriver:
         autoreset: Whether the next episode begins when one ends.
         timeout_s: Time limit for each of the environment's own calls.
         wait_s: How long to wait for a free session if the server is full.
+        opens: Whether to open the session now; otherwise the first operation does.
 
     Raises:
         EnvWeaveError: The session could not be opened.
@@ -40,15 +42,18 @@ class RemoteDriver:
         autoreset: bool,
         timeout_s: float | None,
         wait_s: float | None = None,
+        opens: bool = True,
     ) -> None:
         self.interface = served.interface
         self.tasks = served.tasks
+        self._served = served
         self._connection = connection
         self._session = session = RemoteSession(
             connection, served, autoreset=autoreset, timeout_s=timeout_s, wait_s=wait_s
         )
         self._thread: int | None = None  # the one that is in an operation
-        self._run("open", session.open())
+        if opens:
+            self._run("open", session.open())
         self._end = partial(_end, connection, session)
         self._unclosed = CloseGuard(
             self,
@@ -56,6 +61,14 @@ class RemoteDriver:
             f"{self.interface.name} at a server was dropped without close(). Use it in a `with` "
             "block, or close it.",
         )
+
+    def sibling(self) -> RemoteDriver:
+        """Return a driver for another session at the server, over a connection of its own.
+
+        A server that was started for the caller is stopped with the last of these connections.
+        """
+        connection = self._connection.another()
+        return RemoteDriver(connection, self._served, **self._session.options, opens=False)
 
     @property
     def agents(self) -> list[str]:
@@ -79,6 +92,18 @@ class RemoteDriver:
         self._session.refuse_closed("state")
         state: State = self._run("state", self._session.state())
         return state
+
+    def snapshot(self) -> KeptSnapshot:
+        """Return the running episode, which the server keeps. See `Env.snapshot`."""
+        self._session.refuse_closed("snapshot")
+        point: KeptSnapshot = self._run("snapshot", self._session.snapshot())
+        return point
+
+    def restore(self, point: KeptSnapshot) -> ResetResult[Any]:
+        """Continue from a snapshot. See `Env.restore`."""
+        self._session.refuse_closed("restore")
+        result: ResetResult[Any] = self._run("restore", self._session.restore(point))
+        return result
 
     def _run(self, method: str, calls: CallSequence[Any]) -> Any:
         """Make the calls of an operation, and return its outcome.

@@ -1,16 +1,16 @@
 """The caller's side of one session at a server: every decision, and no I/O.
 
-`RemoteSession` writes each operation (`reset`, `step`, `state`) as a generator: it yields the
-calls to make, each with its time limit, and is sent the replies, or has the error thrown in that
-a call ended with. A driver runs the generator over its connection: `env.py` for blocking callers,
-`async_env.py` for async ones.
+`RemoteSession` writes each operation (`reset`, `step`, `restore`, ...) as a generator: it yields
+the calls to make, each with its time limit, and is sent the replies, or has the error thrown in
+that a call ended with. A driver runs the generator over its connection: `env.py` for blocking
+callers, `async_env.py` for async ones.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Mapping
-from typing import Any, Protocol, TypeVar, final
+from typing import Any, Protocol, TypedDict, TypeVar, final
 
 from envweave.client.server_info import ServerInfo
 from envweave.errors import (
@@ -21,17 +21,19 @@ from envweave.errors import (
     DeadlineError,
     EnvironmentLostError,
     EnvWeaveError,
+    ForkError,
     ServerError,
     SessionGoneError,
     StateFailedError,
     WireError,
 )
 from envweave.session.episodes import EpisodeTracker, Position, with_autoreset
+from envweave.session.kept_snapshots import KeptSnapshot
 from envweave.session.loss_log import LOSSES_LOGGED
 from envweave.session.session import Phase, refusal
 from envweave.types import AGENT, EpisodeEnd, ResetResult, State, StepResult, ToolResult
 from envweave.wire.faults import error_of
-from envweave.wire.messages import Call, Reply
+from envweave.wire.messages import Call, Reply, read_as
 from envweave.wire.protocol import Caller, EncodeError, Exchange
 from envweave.wire.results import decode_result, read_ordinary, result_of
 
@@ -53,6 +55,14 @@ LOSSES = (ServerError, DeadlineError, WireError)
 """Errors after which a session cannot continue, unless they refuse what was sent."""
 
 _MARGIN_S = 30.0
+
+
+class SessionKeywords(TypedDict):
+    """The options that sessions at one server share."""
+
+    autoreset: bool
+    timeout_s: float | None
+    wait_s: float | None
 
 
 class SessionConnection(Protocol):
@@ -116,14 +126,27 @@ class RemoteSession:
         """Whether there is a session."""
         return self._caller is not None
 
-    def open(self) -> CallSequence[None]:
-        """Open a session, which continues the seeds and episode ids of the previous one."""
+    @property
+    def options(self) -> SessionKeywords:
+        """What another session like this is made with."""
+        return {
+            "autoreset": self._autoreset,
+            "timeout_s": self._timeout_s,
+            "wait_s": self._wait_s,
+        }
+
+    def open(self, token: str | None = None) -> CallSequence[None]:
+        """Open a session, which continues the seeds and episode ids of the previous one.
+
+        With the token of a snapshot it begins where that is kept.
+        """
         self._caller = Caller()
         options = {
             "autoreset": self._autoreset or None,
             "timeout_s": self._timeout_s,
             "position": self._position,
             "wait_s": self._wait_s,
+            "snapshot": token,
         }
         try:
             reply = yield self._caller.call("open", drop_none(options)), self._open_limit_s
@@ -217,6 +240,51 @@ class RemoteSession:
             self._lose_to(loss)
             raise StateFailedError(f"{self.name}.state failed: {loss}") from None
         return state
+
+    def snapshot(self) -> CallSequence[KeptSnapshot]:
+        """Have the server keep a snapshot; return its token.
+
+        Raises:
+            ForkError: The state cannot be copied, or the session is lost.
+            EnvWeaveError: There is no episode, or no session could be opened.
+        """
+        try:
+            if not self._has_opened:
+                yield from self.open()
+            reply = yield self.call("snapshot", {}), self._limit_s
+            plain = _value(reply)
+            point = read_as(plain, KeptSnapshot, "The reply has no snapshot")
+        except LOSSES as loss:
+            self._lose_to(loss)
+            if not self._has_opened:
+                raise
+            raise ForkError(f"snapshot() of {self.name} failed: {loss}") from None
+        return point
+
+    def restore(self, point: Any) -> CallSequence[ResetResult[Any]]:
+        """Continue from a snapshot that the server keeps.
+
+        Raises:
+            ForkError: The server does not keep it, or the session is lost.
+            EnvWeaveError: No session could be opened.
+        """
+        if not isinstance(point, KeptSnapshot):
+            raise ForkError(
+                f"The snapshot was not taken at a server, so {self.name} at a server cannot "
+                "continue from it."
+            )
+        try:
+            if self._caller is None:
+                yield from self.open(point.token)
+            reply = yield self.call("restore", {"token": point.token}), self._limit_s
+            result: ResetResult[Any] = self._result(reply)
+        except LOSSES as loss:
+            self._lose_to(loss)
+            if not self._has_opened:
+                raise
+            self._tracker.is_live = False
+            raise ForkError(f"restore() of {self.name} failed: {loss}") from None
+        return result
 
     def call(self, method: str, params: dict[str, Any]) -> Call:
         """Return the next call on the session.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
 import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal
 
@@ -15,8 +17,9 @@ from envweave.codeact.executors.base import Executor
 from envweave.codeact.grading.base import Attempt, Grade, Grader, GradingError
 from envweave.codeact.injected.prelude import FILE_TOOLS
 from envweave.codeact.models import CodeAction, CodeObservation, CodeState, exit_code_of
+from envweave.codeact.tool_state import refuse_state_elsewhere
 from envweave.environment import Environment
-from envweave.errors import OptionError, SessionEndedError, SessionLostError
+from envweave.errors import ForkError, OptionError, SessionEndedError, SessionLostError
 from envweave.sandbox.execution import ExecutionResult
 from envweave.sandbox.host.packages import defining_modules
 from envweave.tools import ToolEpisode, ToolRegistry
@@ -26,6 +29,27 @@ GradeWhen = Literal["final", "every_step"]
 
 FINAL_ANSWER = "final_answer"
 """The function that code calls to submit its answer, if there is a grader."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeActSnapshot:
+    """A running episode of a `CodeActEnvironment`, for its `restore`.
+
+    Attributes:
+        session: The snapshot of its executor.
+        episode: Its task and seed, and what its tools share.
+        programs: The code of its successful steps.
+        answers: The submitted answers.
+        steps: How many steps it took.
+        last: The outcome of the last one.
+    """
+
+    session: Any
+    episode: ToolEpisode
+    programs: tuple[str, ...]
+    answers: tuple[Any, ...]
+    steps: int
+    last: ExecutionResult
 
 
 class CodeActEnvironment(Environment):
@@ -87,8 +111,7 @@ class CodeActEnvironment(Environment):
         self._grader = grader
         self._grade_when = grade
         self._fatal_reward = _check_reward("fatal_reward", fatal_reward)
-        self._task: Task | None = None
-        self._tool_state: dict[str, Any] = {}
+        self._episode = ToolEpisode()
         self._names: list[str] = []
         self._programs: list[str] = []
         self._answers: list[Any] = []
@@ -96,6 +119,7 @@ class CodeActEnvironment(Environment):
         self._last = ExecutionResult(success=True)
         self._turn = asyncio.Lock()  # held while the executor is used
         self._is_stepping = False
+        self._is_grading = False
 
     async def reset(
         self,
@@ -110,19 +134,25 @@ class CodeActEnvironment(Environment):
         if task is not None and self._grader is not None:
             self._grader.check_task(task)
         episode = ToolEpisode(task, seed)
-        functions = await self.tools.open(holder=self, episode=episode)
-        self._refuse_taken_names(functions)
         answers: list[Any] = []
-        if self._grader is not None and self._grade_when == "final":
-            functions = {**functions, FINAL_ANSWER: _submit_to(answers)}
+        functions = await self._open_tools(episode, answers)
         async with self._turn:
             await self.executor.begin(seed=_limit_seed(seed), tools=functions, files=self._files)
-        self._task, self._tool_state = task, episode.state
-        self._names = self.executor.names
+        self._episode, self._names = episode, self.executor.names
         self._programs, self._answers, self._steps = [], answers, 0
         self._last = ExecutionResult(success=True)
         prompt = task.data.get("prompt", "") if task is not None else ""
         return CodeObservation(prompt=str(prompt), available_tools=list(self._names))
+
+    async def _open_tools(
+        self, episode: ToolEpisode, answers: list[Any]
+    ) -> dict[str, Callable[..., Any]]:
+        """Return the functions that code may call in an episode, by name."""
+        functions = await self.tools.open(holder=self, episode=episode)
+        self._refuse_taken_names(functions)
+        if self._grader is not None and self._grade_when == "final":
+            functions = {**functions, FINAL_ANSWER: _submit_to(answers)}
+        return functions
 
     def _refuse_taken_names(self, functions: Mapping[str, Any]) -> None:
         """Refuse tools whose name is taken by the environment."""
@@ -189,18 +219,63 @@ class CodeActEnvironment(Environment):
             result=result,
             answer=self._answers[0] if self._answers else result.return_value,
             answered=bool(self._answers) or result.return_value is not None,
-            task=self._task,
-            tool_state=self._tool_state,
+            task=self._episode.task,
+            tool_state=self._episode.state,
         )
+        self._is_grading = True
         try:
             given: Any = self._grader.grade(attempt)
             grade: Grade = await given if inspect.isawaitable(given) else given
         except GradingError as error:
             self.emit(EpisodeEnd("lost", "infrastructure", str(error)))
             return
+        finally:
+            self._is_grading = False
         observation.add_reward("grade", grade.score)
         observation.metadata["grade"] = {**grade.details, "passed": grade.passed}
         observation.done = grade.passed or self._grade_when == "final"
+
+    async def snapshot(self) -> CodeActSnapshot:
+        """Return the running episode: variables, files, random state, tools' state and answers.
+
+        It is a live copy of the session, which stays in this process, waits without running, and
+        ends when nobody holds the snapshot.
+
+        Raises:
+            ForkError: A step is under way; the executor cannot copy the session (see
+                `Executor.snapshot`); or a tool may keep state outside of `ToolEpisode.state`, as
+                MCP servers, methods of objects and closures may.
+        """
+        refuse_state_elsewhere(self.tools)
+        self._refuse_during_step()
+        async with self._turn:  # the executor's, which a read of `state` may use
+            self._refuse_during_step()
+            if self._last.session_ended:
+                raise ForkError("The code has ended its session, so nothing is left to copy.")
+            # All before the first `await`: a step may begin meanwhile, and wait for its turn.
+            episode, answers = self._episode.copied(), tuple(copy.deepcopy(self._answers))
+            programs, steps, last = tuple(self._programs), self._steps, self._last
+            session = await self.executor.snapshot()
+        return CodeActSnapshot(session, episode, programs, answers, steps, last)
+
+    def _refuse_during_step(self) -> None:
+        if self._is_stepping or self._is_grading:
+            raise ForkError("A step is under way. Take the snapshot when it has returned.")
+
+    async def restore(self, snapshot: CodeActSnapshot) -> None:
+        """Continue from a snapshot of this environment, or of one with equal options.
+
+        Raises:
+            ForkError: The snapshot was made in another process or with other options, or its
+                sandbox has ended.
+        """
+        episode, answers = snapshot.episode.copied(), copy.deepcopy(list(snapshot.answers))
+        functions = await self._open_tools(episode, answers)
+        async with self._turn:
+            await self.executor.restore(snapshot.session, tools=functions, files=self._files)
+        self._episode, self._names = episode, self.executor.names
+        self._programs, self._answers = list(snapshot.programs), answers
+        self._steps, self._last = snapshot.steps, snapshot.last
 
     @property
     async def state(self) -> CodeState:

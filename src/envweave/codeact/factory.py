@@ -95,11 +95,12 @@ def create_codeact_env(
     )
     if isinstance(executor, Executor):
         _refuse_any(executor, options)
-    else:
-        executor = make_executor(executor, options)
-    return DirectEnvironment(
-        CodeActEnvironment(
-            executor,
+    tools = tools if isinstance(tools, ToolRegistry) else ToolRegistry(tools)
+
+    def make_environment() -> CodeActEnvironment:
+        made = executor if isinstance(executor, Executor) else make_executor(executor, options)
+        return CodeActEnvironment(
+            made,
             tools=tools,
             files=files,
             transform=transform,
@@ -107,9 +108,10 @@ def create_codeact_env(
             grade=grade,
             tasks=tasks,
             fatal_reward=fatal_reward,
-        ),
-        reset_on_first_step=True,
-    )
+        )
+
+    again = None if isinstance(executor, Executor) else make_environment
+    return DirectEnvironment(make_environment(), reset_on_first_step=True, again=again)
 
 
 def make_executor(name: str, options: SandboxOptions) -> Executor:

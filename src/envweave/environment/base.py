@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from envweave.environment.introspection import (
@@ -17,7 +18,7 @@ from envweave.environment.introspection import (
     read_spec,
     reset_parameters,
 )
-from envweave.errors import DefinitionError
+from envweave.errors import DefinitionError, ForkError, format_error
 from envweave.types import (
     REFUSED,
     EpisodeEnd,
@@ -33,6 +34,39 @@ logger = logging.getLogger("envweave.environment")
 
 RESERVED = frozenset({"__all__", REFUSED, "episode", "reset_error", "seed"})
 """Names that flags and infos keyed by agent id already use."""
+
+
+def copy_attributes(environment: Environment, without: Iterable[str] = ()) -> dict[str, Any]:
+    """Return a deep copy of an environment's attributes, but for the queue of its events.
+
+    Raises:
+        ForkError: One of them cannot be copied.
+    """
+    own = {name: value for name, value in vars(environment).items() if name not in without}
+    queue = own.setdefault(_QUEUE, [])
+    try:
+        # An environment inside, which is connected to the same queue, stays so.
+        return copy.deepcopy(own, {id(queue): queue})
+    except Exception as error:  # what `deepcopy` runs is code of the attributes' authors
+        name = type(environment).__name__
+        raise ForkError(
+            f"The attributes of {name} cannot be copied: {format_error(error)}."
+        ) from error
+
+
+def paste_attributes(
+    environment: Environment, copied: dict[str, Any], without: Iterable[str] = ()
+) -> None:
+    """Replace an environment's attributes by what `copy_attributes` returned."""
+    own = vars(environment)
+    queue = own.get(_QUEUE)
+    for name in [one for one in own if one not in without]:
+        del own[name]
+    own.update(copy.deepcopy(copied, {id(copied[_QUEUE]): queue}))
+
+
+_QUEUE = "_emitted_events"
+"""The attribute that connects an environment to its session."""
 
 
 class Environment(ABC):
@@ -52,6 +86,8 @@ class Environment(ABC):
 
     Attributes:
         deterministic: Whether the same seed, task and actions give the same episode.
+        copyable: Whether `copy.deepcopy` of its attributes copies a running episode. Declare it
+            if all of its state is in attributes: no file, process, connection or global.
         tasks: What episodes can be about. With tasks, `reset` is always given one.
         transform: Applied by the session to every observation, once, before the caller's.
         action_spec: The type of actions, if the hints of `step` don't give it: a type, or a
@@ -62,6 +98,7 @@ class Environment(ABC):
     """
 
     deterministic: bool = True
+    copyable: bool = False
     tasks: Tasks | None = None
     transform: Callable[[Observation], Observation] | None = None
     action_spec: Any = None
@@ -104,6 +141,27 @@ class Environment(ABC):
         never called for a caller, so it may read the private part of the task.
         """
         return None
+
+    def snapshot(self) -> Any:
+        """Return the state of the running episode, for `restore`. It may be `async`.
+
+        By default a deep copy of the attributes, if the class declares itself `copyable`. Steps
+        that are taken later must not change what is returned.
+
+        Raises:
+            ForkError: The state cannot be copied. Callers then play the episode's actions again.
+        """
+        if not self.copyable:
+            raise ForkError(f"{type(self).__name__} has no snapshot(), and is not `copyable`.")
+        return copy_attributes(self)
+
+    def restore(self, snapshot: Any) -> Any:
+        """Continue from a snapshot of this environment, or of another one made in the same way.
+
+        It may be called before the first `reset`, and many times with the same snapshot, which it
+        must not change.
+        """
+        paste_attributes(self, snapshot)
 
     @property
     def state(self) -> Any:

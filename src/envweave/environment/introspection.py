@@ -33,7 +33,8 @@ class Interface:
 
     Attributes:
         reset_takes: Which of `RESET_PARAMETERS` its `reset` takes.
-        async_methods: Which of `reset`, `step`, `answer`, `state` and `close` are coroutines.
+        async_methods: Which of `reset`, `step`, `answer`, `state`, `close`, `snapshot` and
+            `restore` are coroutines.
         action_spec: The spec of its actions; by agent where there are several.
         observation_spec: The spec of its observations; by agent where there are several.
         possible_agents: Every agent that may ever take part; `None` for one unnamed agent.
@@ -86,7 +87,7 @@ def coroutine_methods(environment: object) -> frozenset[str]:
     """Return which methods of an environment are coroutine functions, including `state`."""
     found = {
         name
-        for name in ("reset", "step", "answer", "close")
+        for name in ("reset", "step", "answer", "close", "snapshot", "restore")
         if inspect.iscoroutinefunction(getattr(environment, name, None))
     }
     state = inspect.getattr_static(type(environment), "state", None)

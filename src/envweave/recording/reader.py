@@ -192,7 +192,7 @@ class EpisodeSummary:
 
     @property
     def usable(self) -> bool:
-        """Whether it may be trained on: it has an end that is no failure but the agent's."""
+        """Whether it may be trained on: it ended, and only the agent may have failed."""
         return self.end is not None and self.end.valid
 
     @property
@@ -373,7 +373,12 @@ class Recording:
                 f"Step {summary.missing} of episode {summary.id!r} was not recorded, so the "
                 "episode cannot be loaded. The log of the program that recorded it says why."
             )
-        return _Loader(summary, self._values, typed=typed).load()
+        episode = _Loader(summary, self._values, typed=typed).load()
+        if summary.parent is not None:
+            parent = self.load(self.summary(summary.parent.episode), typed=False)
+            own = [one.action for one in parent.steps if one.step_index <= summary.parent.step]
+            episode.inherited = [*parent.inherited, *own]
+        return episode
 
     def __len__(self) -> int:
         return len(self._summaries)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter, time
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
-import msgspec
 import numpy as np
-from msgspec.msgpack import Ext
 
 from envweave.environment import Interface
 from envweave.errors import (
@@ -19,46 +19,45 @@ from envweave.errors import (
     DeadlineError,
     EnvironmentFailure,
     EnvironmentLostError,
+    ForkError,
     OptionError,
     RegistryError,
+    ResetNeededError,
     SeedError,
     SpecError,
     TaskError,
     format_error,
 )
-from envweave.recording.events import TakenEnd, TakenReset, TakenResult, TakenStep, pack_result
-from envweave.recording.writer import RunWriter
-from envweave.types import Blame, EpisodeEnd, Reason, ResetResult, State, StepResult, Task, Tasks
+from envweave.recording.episode_log import EpisodeLog
+from envweave.recording.events import (
+    NUMBERS,
+    TakenEnd,
+    TakenReset,
+    TakenResult,
+    TakenStep,
+    pack,
+    pack_result,
+)
+from envweave.recording.replaying import Difference, EpisodeReplay, replay_on, replay_on_async
+from envweave.recording.writer import EventWriter
+from envweave.types import (
+    Blame,
+    Episode,
+    EpisodeEnd,
+    Reason,
+    ResetResult,
+    State,
+    StepResult,
+    Task,
+    Tasks,
+)
 from envweave.types.requests import ToolResult
-from envweave.wire.arrays import header
-from envweave.wire.encoding import ARRAY, MSGPACK, encode_fallback
 
 if TYPE_CHECKING:
     from envweave.vector.transport import AsyncTransport, Transport
 
 REFUSED_CALLS = (SpecError, CallOrderError, OptionError, SeedError, TaskError, CapacityError)
 """Errors of calls that did nothing: the episode, if any, is unharmed."""
-
-_NUMBERS = frozenset("?bBhHiIlLqQefd")
-"""The numpy types of which the wire holds every value."""
-
-
-def _encode(value: Any) -> Any:
-    """Return what MessagePack writes of a value: as `encode_fallback`, but arrays more quickly."""
-    if type(value) is np.ndarray and value.dtype.char in _NUMBERS:
-        return Ext(ARRAY, header(value.dtype, value.shape) + value.tobytes())
-    return encode_fallback(value)
-
-
-_pack_fast = msgspec.msgpack.Encoder(enc_hook=_encode).encode
-
-
-def pack(value: Any) -> bytes:
-    """Return a packed copy of a value. What cannot be packed is packed as its `repr`."""
-    try:
-        return _pack_fast(value)
-    except Exception:  # noqa: BLE001 - a value that MessagePack cannot write
-        return MSGPACK.encode(value)
 
 
 def public_task(task: Task | str | None) -> dict[str, Any] | None:
@@ -99,7 +98,7 @@ class EpisodeEvents:
             `parent`. They are used once.
     """
 
-    def __init__(self, writer: RunWriter, row: int | None = None) -> None:
+    def __init__(self, writer: EventWriter, row: int | None = None) -> None:
         self._writer = writer
         self._row = row
         self._running: str | None = None  # the episode; without a row, only this knows
@@ -143,7 +142,7 @@ class EpisodeEvents:
         ):
             observation = result.observation
             array, size = None, 0
-            if type(observation) is np.ndarray and observation.dtype.char in _NUMBERS:
+            if type(observation) is np.ndarray and observation.dtype.char in NUMBERS:
                 # Copying it takes a third of the time of packing it.
                 size = observation.nbytes
                 array, observation = observation.copy(), None
@@ -181,7 +180,7 @@ class EpisodeEvents:
             self.ended(EpisodeEnd("truncated", cause=cause))
 
     def ended(self, end: EpisodeEnd) -> None:
-        """Record the end of the episode that is running, of which no result told."""
+        """Record the end of the running episode, if no result has it."""
         if self._running is None:
             return
         episode = self._running if self._row is None else None
@@ -191,21 +190,136 @@ class EpisodeEvents:
             self._running = None
 
 
+@dataclass(frozen=True, slots=True)
+class LoggedSnapshot:
+    """A point of a running episode: a copy of its state, or the log that leads there.
+
+    Attributes:
+        state: What the transport's own snapshot returned; `None` if it has none.
+        logged: The episode so far; `None` if it is not logged.
+        refusal: Why there is no `state`.
+        episode_id: The episode.
+        step_index: How many steps it had taken.
+        task: Its task, with the private part.
+    """
+
+    state: Any
+    logged: Episode | None
+    refusal: str
+    episode_id: str | None
+    step_index: int
+    task: Task | str | None = None
+
+
+class _Recorder:
+    """What the recorders of both colors have in common: how episodes are logged and forked."""
+
+    def __init__(self, transport: Transport | AsyncTransport, writer: EventWriter) -> None:
+        self._writer = writer
+        self._log = writer if isinstance(writer, EpisodeLog) else None
+        self._events = EpisodeEvents(writer)
+        self.interface: Interface = transport.interface
+
+    def _began(self, result: ResetResult[Any], began_s: float, params: Mapping[str, Any]) -> None:
+        asked = {name: params.get(name) for name in ("seed", "task", "options")}
+        if self._log is not None:
+            self._log.task = asked["task"]
+        self._events.began(result, perf_counter() - began_s, **asked)
+
+    def _taken(self, state: Any, refusal: ForkError | None) -> LoggedSnapshot:
+        """Return a snapshot.
+
+        Raises:
+            ForkError: The state cannot be copied, and the episode is not logged.
+            ResetNeededError: No episode is running.
+        """
+        logged = None if self._log is None else self._log.episode()
+        if refusal is not None and self._log is None:
+            raise refusal
+        task = None if self._log is None else self._log.task
+        if refusal is None:
+            return LoggedSnapshot(state, logged, "", state.episode_id, state.step_index, task)
+        if logged is None:
+            raise ResetNeededError(
+                f"snapshot() of {self.interface.name} with no episode running. Call reset() first."
+            )
+        return LoggedSnapshot(None, logged, str(refusal), logged.episode_id, logged.length, task)
+
+    def _replay(self, point: LoggedSnapshot, tasks: Tasks | None) -> EpisodeReplay:
+        """Return the replay that leads to a snapshot.
+
+        Raises:
+            ForkError: The episode was not logged, or is not deterministic.
+        """
+        if point.logged is None:
+            raise ForkError(point.refusal)
+        if not self.interface.deterministic:
+            raise ForkError(
+                f"{point.refusal} Its actions cannot be played again either: "
+                f"{self.interface.name} is not deterministic, as its author declared."
+            )
+        return EpisodeReplay(point.logged, tasks, is_whole=False)
+
+    def _restored(
+        self, result: ResetResult[Any], began_s: float, point: LoggedSnapshot
+    ) -> ResetResult[Any]:
+        """Record an episode that continues another one."""
+        logged = point.logged
+        if point.episode_id is not None:
+            parent = {"episode": point.episode_id, "step": point.step_index}
+            self._events.about = {"parent": parent}
+        task = point.task if isinstance(point.task, Task) else result.task_id
+        options = None if logged is None else logged.options
+        duration_s = perf_counter() - began_s
+        self._events.began(result, duration_s, task=task, options=options)
+        if self._log is not None and logged is not None:
+            self._log.continue_from(replace(logged, episode_id=result.episode_id), point.task)
+        return result
+
+
+def _differs(point: LoggedSnapshot, difference: Difference) -> ForkError:
+    return ForkError(
+        f"{point.refusal} Playing its {point.step_index} steps again did not lead to the same "
+        f"state. The first difference is at {difference}."
+    )
+
+
+def _refuse_step(name: str, _: Any) -> NoReturn:
+    raise ResetNeededError(
+        f"step() on {name} with no episode running: its last restore() failed. Call reset() again."
+    )
+
+
+async def _refuse_step_async(name: str, action: Any) -> NoReturn:
+    _refuse_step(name, action)
+
+
+def _as_start(replay: EpisodeReplay) -> ResetResult[Any]:
+    """Return what `restore` returns after a replay: its last result, with the seed in its info."""
+    result: StepResult[Any] = replay.result
+    info = result.info if replay.seed is None else {**result.info, "seed": replay.seed}
+    start: ResetResult[Any] = ResetResult(result.observation, info)
+    start.episode_id, start.task_id = result.episode_id, result.task_id
+    start.step_index = result.step_index
+    start._needs = result._needs  # noqa: SLF001 - a result's own fields
+    start._events = tuple(result.tool_calls)  # noqa: SLF001
+    return start
+
+
 @final
-class RecordedTransport:
-    """Carries the calls of an `Env`, and records them.
+class RecordedTransport(_Recorder):
+    """Carries the calls of an `Env`, and records or logs them.
 
     Args:
         transport: Carries them.
-        writer: Records them; closed with this.
+        writer: Records them; closed with this. An `EpisodeLog` makes it possible to fork
+            environments that cannot be copied.
     """
 
-    def __init__(self, transport: Transport, writer: RunWriter) -> None:
+    def __init__(self, transport: Transport, writer: EventWriter) -> None:
+        super().__init__(transport, writer)
         self._transport = transport
-        self._writer = writer
-        self._events = EpisodeEvents(writer)
-        self._step = transport.step
-        self.interface: Interface = transport.interface
+        self._step: Callable[[Any], Any] = transport.step
 
     def reset(self, **params: Any) -> ResetResult[Any]:
         """Begin an episode."""
@@ -215,8 +329,8 @@ class RecordedTransport:
         except Exception as error:
             self._events.failed(error)
             raise
-        asked = {name: params.get(name) for name in ("seed", "task", "options")}
-        self._events.began(result, perf_counter() - began_s, **asked)
+        self._began(result, began_s, params)
+        self._step = self._transport.step
         return result
 
     def step(self, action: Any) -> StepResult[Any]:
@@ -224,7 +338,7 @@ class RecordedTransport:
         packed = pack(action)
         began_s = perf_counter()
         try:
-            result = self._step(action)
+            result: StepResult[Any] = self._step(action)
         except Exception as error:
             self._events.failed(error)
             raise
@@ -235,6 +349,32 @@ class RecordedTransport:
     def state(self) -> State:
         """Return the environment's state."""
         return self._transport.state()
+
+    def snapshot(self) -> LoggedSnapshot:
+        """Return the running episode. See `Env.snapshot`."""
+        try:
+            return self._taken(self._transport.snapshot(), None)
+        except ForkError as refusal:
+            return self._taken(None, refusal)
+
+    def restore(self, point: LoggedSnapshot) -> ResetResult[Any]:
+        """Continue from a snapshot. See `Env.restore`."""
+        began_s = perf_counter()
+        self._events.left("restore() began another episode.")
+        self._step = self._transport.step
+        if point.state is not None:
+            try:
+                return self._restored(self._transport.restore(point.state), began_s, point)
+            except ForkError as refusal:
+                if point.logged is None:
+                    raise
+                point = replace(point, refusal=str(refusal))
+        replay = self._replay(point, self.tasks)
+        difference = replay_on(replay, self._transport)
+        if difference is not None:
+            self._step = partial(_refuse_step, self.interface.name)
+            raise _differs(point, difference)
+        return self._restored(_as_start(replay), began_s, point)
 
     def close(self) -> None:
         """Release everything, and end the recording. May be called twice."""
@@ -259,14 +399,13 @@ class RecordedTransport:
 
 
 @final
-class RecordedAsyncTransport:
-    """Carries the calls of an `AsyncEnv`, and records them."""
+class RecordedAsyncTransport(_Recorder):
+    """Carries the calls of an `AsyncEnv`, and records or logs them."""
 
-    def __init__(self, transport: AsyncTransport, writer: RunWriter) -> None:
+    def __init__(self, transport: AsyncTransport, writer: EventWriter) -> None:
+        super().__init__(transport, writer)
         self._transport = transport
-        self._writer = writer
-        self._events = EpisodeEvents(writer)
-        self.interface: Interface = transport.interface
+        self._step: Callable[[Any], Any] = transport.step
 
     async def reset(self, **params: Any) -> ResetResult[Any]:
         """Begin an episode."""
@@ -276,8 +415,8 @@ class RecordedAsyncTransport:
         except Exception as error:
             self._events.failed(error)
             raise
-        asked = {name: params.get(name) for name in ("seed", "task", "options")}
-        self._events.began(result, perf_counter() - began_s, **asked)
+        self._began(result, began_s, params)
+        self._step = self._transport.step
         return result
 
     async def step(self, action: Any) -> StepResult[Any]:
@@ -285,7 +424,7 @@ class RecordedAsyncTransport:
         packed = pack(action)
         began_s = perf_counter()
         try:
-            result = await self._transport.step(action)
+            result: StepResult[Any] = await self._step(action)
         except Exception as error:
             self._events.failed(error)
             raise
@@ -296,6 +435,32 @@ class RecordedAsyncTransport:
     async def state(self) -> State:
         """Return the environment's state."""
         return await self._transport.state()
+
+    async def snapshot(self) -> LoggedSnapshot:
+        """Return the running episode. See `Env.snapshot`."""
+        try:
+            return self._taken(await self._transport.snapshot(), None)
+        except ForkError as refusal:
+            return self._taken(None, refusal)
+
+    async def restore(self, point: LoggedSnapshot) -> ResetResult[Any]:
+        """Continue from a snapshot. See `Env.restore`."""
+        began_s = perf_counter()
+        self._events.left("restore() began another episode.")
+        self._step = self._transport.step
+        if point.state is not None:
+            try:
+                return self._restored(await self._transport.restore(point.state), began_s, point)
+            except ForkError as refusal:
+                if point.logged is None:
+                    raise
+                point = replace(point, refusal=str(refusal))
+        replay = self._replay(point, self.tasks)
+        difference = await replay_on_async(replay, self._transport)
+        if difference is not None:
+            self._step = partial(_refuse_step_async, self.interface.name)
+            raise _differs(point, difference)
+        return self._restored(_as_start(replay), began_s, point)
 
     async def close(self) -> None:
         """Release everything, and end the recording. May be called twice."""

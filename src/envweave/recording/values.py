@@ -156,7 +156,7 @@ class ValueReader:
         if packed is None:
             if not name.isalnum():
                 raise RecordingError(
-                    f"The recording names a value {name[:40]!r}, which is no digest."
+                    f"The recording names a value {name[:40]!r}, which is not a digest."
                 )
             try:
                 packed = (self._folder / f"{name}.msgpack").read_bytes()

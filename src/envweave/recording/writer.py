@@ -2,7 +2,8 @@
 
 The caller's thread appends what it has taken to a queue. The thread turns that into lines and
 writes whole lines only, at most `GATHER_S` after they were taken and at once when an episode ends.
-A caller that is faster than the thread waits when `MAX_PENDING` events or bytes are queued.
+A caller that is faster than the thread waits when `MAX_PENDING` steps or `MAX_PENDING_BYTES` are
+queued, so this is the most that a killed process loses.
 
 If the disk is full, the file is cut to its last whole line, the program goes on without recording,
 and its next call warns (`RecordingWarning`). A forked copy of the process records nothing.
@@ -29,8 +30,8 @@ logger = logging.getLogger("envweave.recording")
 GATHER_S = 0.02
 """How long events are gathered before they are written."""
 
-MAX_PENDING = 20_000
-"""How many events may be queued before the caller waits."""
+MAX_PENDING = 50_000
+"""How many steps may be queued before the caller waits; a batch has a step in each row."""
 
 MAX_PENDING_BYTES = 64 * 2**20
 """How many bytes of values may be queued before the caller waits."""
@@ -55,6 +56,19 @@ class Lines(Protocol):
     def closing(self) -> bytes:
         """Return the last lines of a file that is closed."""
         ...
+
+
+class EventWriter(Protocol):
+    """Takes the events of a recording; see `RunWriter`."""
+
+    def put(self, taken: Any, size: int) -> None:
+        """Take an event whose values have `size` bytes."""
+
+    def hurry(self) -> None:
+        """Have what was put written at once."""
+
+    def close(self) -> None:
+        """Write everything. May be called twice."""
 
 
 def read_directory(record: Any) -> Path:
@@ -97,18 +111,22 @@ class RunWriter:
         _cores.add(core)
         core.thread.start()
 
-    def put(self, taken: Any, size: int) -> None:
-        """Queue an event whose values have `size` bytes; it must never change afterwards."""
+    def put(self, taken: Any, size: int, steps: int = 1) -> None:
+        """Queue an event of some steps and bytes of values; it must never change afterwards."""
         core = self._core
         if core.failure is not None:
             core.warn_once()
             return
-        core.queue.append((taken, size))
+        core.queue.append((taken, size, steps))
         core.put_bytes += size
+        core.put_steps += steps
         if not core.is_awake:
             core.is_awake = True
             core.wake.set()
-        if len(core.queue) > MAX_PENDING or core.put_bytes - core.done_bytes > MAX_PENDING_BYTES:
+        if (
+            core.put_steps - core.done_steps > MAX_PENDING
+            or core.put_bytes - core.done_bytes > MAX_PENDING_BYTES
+        ):
             core.wait_for_room()
 
     def hurry(self) -> None:
@@ -132,7 +150,9 @@ class _Core:
 
     def __init__(self, directory: Path, lines: Lines) -> None:
         self.queue: deque[Any] = deque()
-        self.put_bytes = self.done_bytes = 0  # written by the caller's thread, and by ours
+        # `put_` is written by the caller's thread, `done_` by ours.
+        self.put_bytes = self.done_bytes = 0
+        self.put_steps = self.done_steps = 0
         self.is_awake = False
         self.failure: str | None = None
         self.wake = threading.Event()
@@ -162,7 +182,7 @@ class _Core:
         self.hurry.set()
         with self._room:
             while self.failure is None and (
-                len(self.queue) > MAX_PENDING // 2
+                self.put_steps - self.done_steps > MAX_PENDING // 2
                 or self.put_bytes - self.done_bytes > MAX_PENDING_BYTES // 2
             ):
                 self._room.wait(0.1)
@@ -226,7 +246,7 @@ class _Core:
         lines: list[bytes] = []
         size = 0
         while self.queue:
-            taken, count = self.queue.popleft()
+            taken, count, steps = self.queue.popleft()
             try:
                 made = self._lines.lines(taken)
             except OSError:
@@ -238,6 +258,7 @@ class _Core:
             lines += made
             size += sum(map(len, made))
             self.done_bytes += count
+            self.done_steps += steps
             if size >= _CHUNK:
                 self._write(lines)
                 lines, size = [], 0

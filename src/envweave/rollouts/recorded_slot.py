@@ -6,7 +6,8 @@ from collections.abc import Awaitable
 from time import perf_counter
 from typing import Any, final
 
-from envweave.recording.recorder import EpisodeEvents, pack
+from envweave.recording.events import pack
+from envweave.recording.recorder import EpisodeEvents
 from envweave.recording.writer import RunWriter
 from envweave.rollouts.episode import Agent, Decision, EpisodeAttempt
 from envweave.rollouts.pool import PoolSlot
@@ -63,5 +64,5 @@ class RecordedSlot:
         return result
 
     def finish(self, episode: Episode) -> None:
-        """Record the end, if no result told of it: the rollout truncated it, or a call failed."""
+        """Record the end, if no result has it: the rollout truncated it, or a call failed."""
         self._events.ended(episode.end)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, final
 
@@ -43,7 +44,8 @@ class AsyncSession(SessionBase["AsyncSession"]):
         work: The work folder, as the code sees it.
         explain: See `SessionProtocol`.
         on_close: Called once, after the process is gone.
-        adopt: Makes the session of a branch; without it, branches are like this one.
+        adopt: Makes the session of a branch, given its tools; without it, branches are like this
+            one.
     """
 
     _BUSY_HINT = "Await that first, or use one session per task."
@@ -57,7 +59,7 @@ class AsyncSession(SessionBase["AsyncSession"]):
         work: str | None = None,
         explain: Callable[[str], str | None] | None = None,
         on_close: Callable[[], None] | None = None,
-        adopt: Callable[[SessionHandle], AsyncSession] | None = None,
+        adopt: Callable[[SandboxTools, SessionHandle], AsyncSession] | None = None,
     ) -> None:
         super().__init__(
             handle, limits, tools, work=work, explain=explain, on_close=on_close, adopt=adopt
@@ -101,19 +103,30 @@ class AsyncSession(SessionBase["AsyncSession"]):
         paths: list[str] = await self._request("list_files", self._protocol.start_list, path)
         return paths
 
-    async def branch(self, seed: int | None = None) -> AsyncSession:
+    async def branch(
+        self,
+        seed: int | None = None,
+        *,
+        reseed: bool = True,
+        strict: bool = False,
+        tools: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> AsyncSession:
         """Return a live copy. See `Session.branch`. It is made in a thread of the loop's executor.
 
         A cancellation waits until the copy is made, and then ends the copy.
         """
         self._enter("branch")
         try:
-            handle = await self._branch(seed, self._start_branch(seed))
+            table = self._tools_for_branch(tools)
+            deadline_s = self._start_branch(seed, reseed=reseed)
+            handle = await self._branch(
+                partial(self._handle.branch, seed, deadline_s, reseed=reseed, strict=strict)
+            )
         finally:
             self._leave()
         if self._adopt is not None:
-            return self._adopt(handle)
-        return AsyncSession(handle, self._protocol.limits, self._tools, work=self._work)
+            return self._adopt(table, handle)
+        return AsyncSession(handle, self._protocol.limits, table, work=self._work)
 
     async def close(self) -> None:
         """End the session and everything in it. May be called twice."""
@@ -161,9 +174,9 @@ class AsyncSession(SessionBase["AsyncSession"]):
             raise reply.error
         return reply.value
 
-    async def _branch(self, seed: int | None, deadline_s: float) -> SessionHandle:
+    async def _branch(self, make: Callable[[], SessionHandle]) -> SessionHandle:
         self._socket.setblocking(True)  # noqa: FBT003 - the standard library's
-        making = asyncio.ensure_future(asyncio.to_thread(self._handle.branch, seed, deadline_s))
+        making = asyncio.ensure_future(asyncio.to_thread(make))
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:

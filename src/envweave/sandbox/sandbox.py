@@ -66,14 +66,14 @@ class SandboxBase:
             native=native,
         )
         self._tools = SandboxTools(tools)
-        self._own_tools: weakref.WeakSet[SandboxTools] = weakref.WeakSet()
+        self._used_tools: weakref.WeakSet[SandboxTools] = weakref.WeakSet()
         self._limits = options.limits
         self._sessions: weakref.WeakSet[Any] = weakref.WeakSet()
         try:
             self._factory = SessionFactory(options)
         except OSError as error:
             raise _os_failure("sandbox", error) from error
-        self._lock = threading.Lock()  # protects `_sessions` and `_is_closed`
+        self._lock = threading.Lock()  # protects `_sessions`, `_used_tools` and `_is_closed`
         self._is_closed = False
         self._drop_guard = CloseGuard(
             self,
@@ -101,11 +101,7 @@ class SandboxBase:
         return self._factory.template_pids()
 
     def _tools_for(self, tools: ToolFunctions | None) -> SandboxTools:
-        if tools is None:
-            return self._tools
-        own = SandboxTools(tools)
-        self._own_tools.add(own)
-        return own
+        return self._tools if tools is None else SandboxTools(tools)
 
     def _processes(
         self, seeds: Sequence[int | None], tools: SandboxTools, *, alone: bool
@@ -130,8 +126,10 @@ class SandboxBase:
     def _work(self, handle: SessionHandle) -> str:
         return handle.work or WORK
 
-    def _register(self, handle: SessionHandle, make: Callable[[], SessionT]) -> SessionT:
-        """Return the session of a process, registered so that closing the sandbox closes it.
+    def _register(
+        self, handle: SessionHandle, tools: SandboxTools, make: Callable[[], SessionT]
+    ) -> SessionT:
+        """Return the session of a process. Closing the sandbox closes it and its tools.
 
         Raises:
             ClosedError: The sandbox was closed meanwhile; the process is released.
@@ -140,6 +138,7 @@ class SandboxBase:
             if not self._is_closed:
                 session = make()
                 self._sessions.add(session)
+                self._used_tools.add(tools)
                 return session
         handle.release()
         raise _closed()
@@ -161,7 +160,7 @@ class SandboxBase:
     def _end(self) -> None:
         """Release everything, after the sessions are closed."""
         self._factory.close()
-        for tools in (self._tools, *self._own_tools):
+        for tools in list(self._used_tools):
             tools.close()
         self._drop_guard.disarm()
 
@@ -266,13 +265,18 @@ class Sandbox(SandboxBase):
         self._end()
 
     def _session(self, tools: SandboxTools, handle: SessionHandle) -> Session:
-        # Keeps the sandbox alive, which would close the session when collected.
-        adopt = partial(self._session, tools)
         work = self._work(handle)
         return self._register(
             handle,
+            tools,
+            # Its `adopt` keeps the sandbox alive, which would close the session when collected.
             lambda: Session(
-                handle, self._limits, tools, work=work, explain=self._explain, adopt=adopt
+                handle,
+                self._limits,
+                tools,
+                work=work,
+                explain=self._explain,
+                adopt=self._session,
             ),
         )
 
@@ -329,12 +333,17 @@ class AsyncSandbox(SandboxBase):
         await asyncio.to_thread(self._end)
 
     def _session(self, tools: SandboxTools, handle: SessionHandle) -> AsyncSession:
-        adopt = partial(self._session, tools)
         work = self._work(handle)
         return self._register(
             handle,
+            tools,
             lambda: AsyncSession(
-                handle, self._limits, tools, work=work, explain=self._explain, adopt=adopt
+                handle,
+                self._limits,
+                tools,
+                work=work,
+                explain=self._explain,
+                adopt=self._session,
             ),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, final
 
@@ -40,7 +40,8 @@ class Session(SessionBase["Session"]):
         work: The work folder, as the code sees it.
         explain: See `SessionProtocol`.
         on_close: Called once, after the process is gone.
-        adopt: Makes the session of a branch; without it, branches are like this one.
+        adopt: Makes the session of a branch, given its tools; without it, branches are like this
+            one.
     """
 
     _BUSY_HINT = "Use one session per thread; a tool cannot call the session that calls it."
@@ -54,7 +55,7 @@ class Session(SessionBase["Session"]):
         work: str | None = None,
         explain: Callable[[str], str | None] | None = None,
         on_close: Callable[[], None] | None = None,
-        adopt: Callable[[SessionHandle], Session] | None = None,
+        adopt: Callable[[SandboxTools, SessionHandle], Session] | None = None,
     ) -> None:
         super().__init__(
             handle, limits, tools, work=work, explain=explain, on_close=on_close, adopt=adopt
@@ -136,23 +137,39 @@ class Session(SessionBase["Session"]):
         """
         return self._request("list_files", self._protocol.start_list, path)  # type: ignore[no-any-return]
 
-    def branch(self, seed: int | None = None) -> Session:
+    def branch(
+        self,
+        seed: int | None = None,
+        *,
+        reseed: bool = True,
+        strict: bool = False,
+        tools: Mapping[str, Callable[..., Any]] | None = None,
+    ) -> Session:
         """Return a live copy: the same variables and files, independent from now on.
+
+        Threads, asyncio tasks and timers of the code stay in this session. What it has mapped
+        (`mmap`), and pipes, sockets and files outside the work folder that it has open, are shared
+        with the copy.
 
         Args:
             seed: Seeds `random` and numpy in the copy; `None` seeds from the system.
+            reseed: With `False`, `random` and numpy continue in the copy as they would here.
+            strict: Whether to refuse a session that has any of these.
+            tools: Replaces the functions of the host that the copy calls, by the same names.
 
         Raises:
             BranchError: This session cannot be copied.
+            OptionError: An option is not valid.
             SandboxError: The session is gone, as for `run`.
         """
         self._enter("branch")
         self._thread = threading.get_ident()
         try:
-            deadline_s = self._start_branch(seed)
+            table = self._tools_for_branch(tools)
+            deadline_s = self._start_branch(seed, reseed=reseed)
             self._poller.make_blocking()
             try:
-                handle = self._handle.branch(seed, deadline_s)
+                handle = self._handle.branch(seed, deadline_s, reseed=reseed, strict=strict)
             except SandboxError as error:
                 self._branch_failed(error)
                 raise
@@ -164,8 +181,8 @@ class Session(SessionBase["Session"]):
         finally:
             self._leave()
         if self._adopt is not None:
-            return self._adopt(handle)
-        return Session(handle, self._protocol.limits, self._tools, work=self._work)
+            return self._adopt(table, handle)
+        return Session(handle, self._protocol.limits, table, work=self._work)
 
     def close(self) -> None:
         """End the session and everything in it. May be called twice, and from any thread."""

@@ -6,10 +6,17 @@ import select
 import socket
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, TypeVar, final
 
-from envweave.errors import BranchError, BusyError, CallOrderError, ClosedError, SandboxError
+from envweave.errors import (
+    BranchError,
+    BusyError,
+    CallOrderError,
+    ClosedError,
+    OptionError,
+    SandboxError,
+)
 from envweave.lifetime import AtExit, CloseGuard, OwnerProcess
 from envweave.sandbox.execution import Limits
 from envweave.sandbox.processes.polling import WATCH_S
@@ -37,7 +44,8 @@ class SessionBase(ABC, Generic[SessionT]):
         work: The work folder, as the code sees it.
         explain: See `SessionProtocol`.
         on_close: Called once, after the process is gone.
-        adopt: Makes the session of a branch; without it, branches are like this one.
+        adopt: Makes the session of a branch, given its tools; without it, branches are like this
+            one.
     """
 
     _BUSY_HINT: ClassVar[str]
@@ -51,7 +59,7 @@ class SessionBase(ABC, Generic[SessionT]):
         work: str | None = None,
         explain: Callable[[str], str | None] | None = None,
         on_close: Callable[[], None] | None = None,
-        adopt: Callable[[SessionHandle], SessionT] | None = None,
+        adopt: Callable[[SandboxTools, SessionHandle], SessionT] | None = None,
     ) -> None:
         self._handle = handle
         self._tools = tools
@@ -91,6 +99,18 @@ class SessionBase(ABC, Generic[SessionT]):
         if self._protocol.is_open and self._owner.is_current:
             self._protocol.request_interrupt()
             self._handle.interrupt()
+
+    def end(self) -> None:
+        """Kill the session and everything in it, from any thread and without an event loop.
+
+        `close` also waits for a call under way to notice. Harmless twice.
+        """
+        # A call under way holds the lock, and releases the process when it leaves.
+        if self._start_close() and self._lock.acquire(blocking=False):
+            try:
+                self._release_process()
+            finally:
+                self._lock.release()
 
     @property
     def alive(self) -> bool:
@@ -143,13 +163,26 @@ class SessionBase(ABC, Generic[SessionT]):
         if excess is not None:
             raise TerminationError(termination.of_excess(excess, self._protocol.limits))
 
-    def _start_branch(self, seed: Any) -> float:
+    def _tools_for_branch(self, tools: Mapping[str, Callable[..., Any]] | None) -> SandboxTools:
+        """Return the tools of a branch: these, or others of the same names."""
+        if tools is None:
+            return self._tools
+        table = SandboxTools(tools)
+        if set(table.names()) != set(self._tools.names()):
+            raise OptionError(
+                f"branch(tools=…) has the tools {', '.join(table.names()) or 'none'}, but the code "
+                f"knows {', '.join(self._tools.names()) or 'none'}. Pass functions with the same "
+                "names."
+            )
+        return table
+
+    def _start_branch(self, seed: Any, *, reseed: bool) -> float:
         """Make sure that the session can be copied now; return the deadline for that.
 
         Raises:
             SandboxError: It cannot, or was killed while no call was under way.
         """
-        deadline_s = self._protocol.prepare_branch(seed)
+        deadline_s = self._protocol.prepare_branch(seed, reseed=reseed)
         try:
             self._wake()
         except TerminationError as error:

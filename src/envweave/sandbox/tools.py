@@ -159,6 +159,10 @@ class SandboxTools:
         """Return how the code sees each tool."""
         return [tool.signature for tool in self._tools.values()]
 
+    def names(self) -> list[str]:
+        """Return their names."""
+        return list(self._tools)
+
     def find(self, name: str) -> SandboxTool | None:
         """Return the tool of this name, or `None`."""
         return self._tools.get(name)

@@ -15,6 +15,7 @@ import msgspec
 from envweave.errors import (
     ActionError,
     EnvWeaveError,
+    ForkError,
     OptionError,
     ResetNeededError,
     SeedError,
@@ -23,6 +24,8 @@ from envweave.errors import (
     suggest,
 )
 from envweave.session import AsyncDriver, LoopDriver, Phase, Position, Session, SyncDriver
+from envweave.session.kept_snapshots import MAX_TOKEN, KeptSnapshots
+from envweave.session.session import SessionSnapshot
 from envweave.types import ResetResult, State, StepResult, Task, ToolResult
 from envweave.wire.results import encode_result
 
@@ -35,6 +38,8 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "check_reset": ("seed", "task", "options", "episode_id"),
     "step": ("action", "answer", "timeout_s"),
     "state": (),
+    "snapshot": (),
+    "restore": ("token",),
 }
 """The methods of an environment, with the names of their parameters."""
 
@@ -50,18 +55,21 @@ class ParsedCall(NamedTuple):
         method: One of `PARAMETERS`.
         reset_kwargs: The keyword arguments of a reset; empty for other methods.
         action: The action of a step.
+        token: The token of the snapshot to restore.
     """
 
     method: str
     reset_kwargs: dict[str, Any]
     action: Any = None
+    token: str = ""
 
 
 class CallOutcome(NamedTuple):
     """The outcome of a call.
 
     Attributes:
-        value: The result, the state or `None`, as the session made it; or the error it raised.
+        value: The result, the state, the snapshot or `None`, as the session made it; or the error
+            it raised.
         encoded: The value as it is sent; `None` for an error.
         is_live: Whether an episode is running now.
         position: Position in the stream of episodes now, if the call may have changed it.
@@ -95,7 +103,20 @@ def read_call(method: str, params: Mapping[str, Any]) -> ParsedCall:
             raise OptionError(f"{method} takes no parameter {_preview(name)}.{hint or known}")
     if method == "step":
         return ParsedCall(method, {}, _read_action(params))
+    if method == "restore":
+        return ParsedCall(method, {}, token=read_token(params.get("token")))
     return ParsedCall(method, _read_reset_kwargs(params) if takes else {})
+
+
+def read_token(value: Any) -> str:
+    """Return the token of a snapshot.
+
+    Raises:
+        OptionError: It is no token.
+    """
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_TOKEN:
+        raise OptionError(f"token must be what snapshot() returned, got {_preview(value)}.")
+    return value
 
 
 def _read_action(params: Mapping[str, Any]) -> Any:
@@ -167,8 +188,15 @@ def _preview(value: Any) -> str:
     return shown if len(shown) <= 2 * _PREVIEW_LENGTH else f"{shown[:_PREVIEW_LENGTH]}…"
 
 
-def perform(driver: PlainDriver, call: ParsedCall) -> CallOutcome:
+def perform(
+    driver: PlainDriver, call: ParsedCall, point: SessionSnapshot | None = None
+) -> CallOutcome:
     """Carry out a call in this thread. An error is returned as the value of the outcome.
+
+    Args:
+        driver: The driver.
+        call: The call.
+        point: The snapshot to restore.
 
     Raises:
         ProcessExitAttemptError: The author's code raised `SystemExit` or the like.
@@ -179,6 +207,10 @@ def perform(driver: PlainDriver, call: ParsedCall) -> CallOutcome:
             return _result_outcome(session, driver.step(call.action))
         if call.method == "reset":
             return _result_outcome(session, driver.reset(**call.reset_kwargs))
+        if point is not None:
+            return _restored_outcome(session, driver.restore(point), point)
+        if call.method == "snapshot":
+            return CallOutcome(driver.snapshot(), None, is_live(session), None)
         return _read_outcome(session, driver.state() if call.method == "state" else None, call)
     except BaseException as error:  # noqa: BLE001 - the thread goes on to serve other sessions
         return _or_raise(_error_outcome(session, call.method, error))
@@ -201,8 +233,10 @@ def take_step(
         return _error_outcome(driver.session, "step", error)
 
 
-async def perform_on_loop(driver: AsyncDriver, call: ParsedCall) -> CallOutcome:
-    """Carry out a call on this event loop. An error is returned as the value of the outcome.
+async def perform_on_loop(
+    driver: AsyncDriver, call: ParsedCall, point: SessionSnapshot | None = None
+) -> CallOutcome:
+    """Carry out a call on this event loop, as `perform` does in a thread.
 
     Raises:
         ProcessExitAttemptError: The author's code raised `SystemExit` or the like.
@@ -213,6 +247,10 @@ async def perform_on_loop(driver: AsyncDriver, call: ParsedCall) -> CallOutcome:
             return _result_outcome(session, await driver.step(call.action))
         if call.method == "reset":
             return _result_outcome(session, await driver.reset(**call.reset_kwargs))
+        if point is not None:
+            return _restored_outcome(session, await driver.restore(point), point)
+        if call.method == "snapshot":
+            return CallOutcome(await driver.snapshot(), None, is_live(session), None)
         state = await driver.state() if call.method == "state" else None
         return _read_outcome(session, state, call)
     except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - but a cancellation
@@ -228,6 +266,26 @@ def _result_outcome(session: Session, result: StepResult[Any]) -> CallOutcome:
     agents = None if session.interface.possible_agents is None else session.agents
     encoded = encode_result(result, agents, position if begins else None)
     return CallOutcome(result, encoded, is_live(session), position)
+
+
+def _restored_outcome(
+    session: Session, result: ResetResult[Any], point: SessionSnapshot
+) -> CallOutcome:
+    outcome = _result_outcome(session, result)
+    outcome.encoded.parent = point.episode_id, point.step_index
+    return outcome
+
+
+def keep_snapshot(outcome: CallOutcome, kept: KeptSnapshots) -> CallOutcome:
+    """Keep a snapshot that a call returned, if it did; its caller gets the token."""
+    if isinstance(outcome.value, SessionSnapshot):
+        return outcome._replace(encoded=kept.keep(outcome.value))
+    return outcome
+
+
+def fork_failed(method: str, name: str, cause: object) -> ForkError:
+    """Return the error of a `snapshot` or `restore` whose environment was lost."""
+    return ForkError(f"{name}.{method}() failed: {cause}")
 
 
 def _read_outcome(session: Session, value: State | None, call: ParsedCall) -> CallOutcome:

@@ -44,7 +44,7 @@ TURN_S = 0.001
 SWITCH_S = 0.0005
 """Python's switch interval while a call that was left behind runs: it may be computing."""
 
-_IDLE_TICKS = 20  # after so many without a call the watcher sleeps until there is one
+_IDLE_TICKS = 20  # after this many without a call the watcher sleeps until there is one
 
 Work: TypeAlias = Callable[[], Any]
 """What a thread does: it returns what the thread does next, or `None` if it ends."""

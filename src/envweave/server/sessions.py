@@ -25,6 +25,7 @@ from envweave.errors import (
     SessionGoneError,
 )
 from envweave.registry.spec import MAX_S, read_wait_s
+from envweave.server.dispatch import read_token
 from envweave.server.options import ServerOptions
 from envweave.server.runtime.base import Runtime, SessionOptions, SessionRuntime
 from envweave.session import Position
@@ -172,7 +173,7 @@ def parse_options(params: dict[str, Any], limit_s: float | None) -> SessionOptio
     Raises:
         OptionError: An option is unknown or invalid.
     """
-    unknown = params.keys() - {"autoreset", "timeout_s", "position", "wait_s"}
+    unknown = params.keys() - {"autoreset", "timeout_s", "position", "wait_s", "snapshot"}
     if unknown:
         raise OptionError(f"open() takes no {sorted(map(str, unknown))[0]!r}.")
     autoreset = params.get("autoreset", False)
@@ -181,7 +182,13 @@ def parse_options(params: dict[str, Any], limit_s: float | None) -> SessionOptio
     timeout_s = read_seconds(params.get("timeout_s"))
     if limit_s is not None:
         timeout_s = limit_s if timeout_s is None else min(timeout_s, limit_s)
-    return SessionOptions(autoreset, timeout_s, _read_position(params.get("position")))
+    snapshot = params.get("snapshot")
+    return SessionOptions(
+        autoreset,
+        timeout_s,
+        _read_position(params.get("position")),
+        None if snapshot is None else read_token(snapshot),
+    )
 
 
 def read_seconds(value: Any) -> float | None:
@@ -376,7 +383,7 @@ class SessionTable:
         if call.method == "close":
             await self._close(session, "closed")
             return None
-        if call.method == "reset" and self.is_draining:
+        if call.method in ("reset", "restore") and self.is_draining:
             raise ConnectionLostError("The server is stopping and begins no more episodes.")
         timeout_s = session.timeout_s
         own_s = read_seconds(call.params.get("timeout_s"))

@@ -54,6 +54,16 @@ class AgentStates:
         self._gone = set(gone)
         self.acting = tuple(acting)
 
+    def copied(self) -> AgentStates:
+        """Return a copy that changes apart from this one."""
+        twin = AgentStates(self._possible, self._specs)
+        twin._pending_rewards = dict(self._pending_rewards)
+        twin._gone = set(self._gone)
+        twin._seen = snapshot(self._seen)
+        twin._masks = snapshot(self._masks)
+        twin.acting = self.acting
+        return twin
+
     @property
     def living(self) -> list[str]:
         """The agents that take part now."""
@@ -189,6 +199,13 @@ class AgentStates:
             NeedAction(self._seen[agent], self._masks[agent], None, agent) for agent in self.acting
         )
 
+    def current_needs(self) -> tuple[NeedAction[Any], ...]:
+        """Request actions from the same agents, with what they earned since they last acted."""
+        return tuple(
+            NeedAction(self._seen[agent], self._masks[agent], self._pending_rewards[agent], agent)
+            for agent in self.acting
+        )
+
     def request_actions(self, agents: Iterable[str] | None) -> tuple[NeedAction[Any], ...]:
         """Request actions from these agents; `None` means all living agents."""
         acting = tuple(self._pending_rewards) if agents is None else self._in_order(agents)
@@ -201,7 +218,4 @@ class AgentStates:
                 "least one agent, and none twice."
             )
         self.acting = acting
-        return tuple(
-            NeedAction(self._seen[agent], self._masks[agent], self._pending_rewards[agent], agent)
-            for agent in acting
-        )
+        return self.current_needs()

@@ -107,6 +107,7 @@ def bind(author, session, admit, events, action_class):
         if not is_ordinary:
             return author.conclude(outcome)
         session.last = observation
+        session.info = info
         session.step_index = index = session.step_index + 1
         result = new(StepResult)
         result.observation = observation

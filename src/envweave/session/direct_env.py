@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, final
 
 from envweave.environment import Environment, Interface
-from envweave.errors import OptionError
+from envweave.errors import ForkError, OptionError
 from envweave.session.driver import LoopDriver, SyncDriver
-from envweave.session.session import Phase, Session
+from envweave.session.session import Phase, Session, SessionSnapshot
 from envweave.types import (
     EpisodeEnd,
     LogEvent,
@@ -41,14 +41,22 @@ class DirectEnvironment(Environment):
         reset_on_first_step: Whether a `step` before the first `reset` starts the first episode.
             With tasks it never does, since the agent has not seen its task. Every later episode
             needs a `reset`.
+        again: Makes another environment of this kind, for `fork`; `None` if there can be only one.
     """
 
-    def __init__(self, environment: Environment, *, reset_on_first_step: bool = False) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        *,
+        reset_on_first_step: bool = False,
+        again: Callable[[], Environment] | None = None,
+    ) -> None:
         self.environment = environment.unwrap()
         self.deterministic = self.environment.deterministic
         self.tasks = self.environment.tasks
         self._session = Session(self.environment)
         self._reset_on_first_step = reset_on_first_step and self.tasks is None
+        self._again = again
         self._made: LoopDriver | SyncDriver | None = None
         self._is_apart = False
 
@@ -111,6 +119,34 @@ class DirectEnvironment(Environment):
             ended = {"reason": end.reason, "blame": end.blame, "cause": end.cause}
             observation.metadata = {**observation.metadata, "end": ended}
         return observation
+
+    def snapshot(self) -> SessionSnapshot:
+        """Return the point that the running episode has reached. See `Env.snapshot`."""
+        return self._driver.snapshot()
+
+    def restore(self, snapshot: SessionSnapshot) -> Any:
+        """Continue from a snapshot; return the observation of then. See `Env.restore`."""
+        return self._shown(self._driver.restore(snapshot))
+
+    def fork(self, n: int = 1) -> list[DirectEnvironment]:
+        """Return `n` environments that continue from here. See `Env.fork`."""
+        point = self.snapshot()
+        if self._again is None:
+            raise ForkError(
+                f"{self._session.interface.name} was made with an executor, which cannot be two. "
+                "Pass the executor's name and its options instead; or use snapshot() and restore()."
+            )
+        children: list[DirectEnvironment] = []
+        try:
+            for _ in range(n):
+                children.append(DirectEnvironment(self._again(), again=self._again))
+                children[-1].environment.transform = self.environment.transform
+                children[-1].restore(point)
+        except BaseException:
+            for child in children:
+                child.close()
+            raise
+        return children
 
     @property
     def state(self) -> State:

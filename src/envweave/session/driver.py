@@ -8,10 +8,17 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, final
 
-from envweave.errors import ActionError, BusyError, DeadlineError
+from envweave.errors import (
+    ActionError,
+    BusyError,
+    CallOrderError,
+    DeadlineError,
+    ForkError,
+    format_error,
+)
 from envweave.session.asyncio_support import Deadline, PrivateLoop, unrequested
 from envweave.session.compiled_step import compile_step
-from envweave.session.session import Session, reading_state
+from envweave.session.session import Session, SessionSnapshot, reading_state
 from envweave.types import ResetResult, State, StepResult, Tasks, ToolResult
 
 logger = logging.getLogger("envweave.session")
@@ -55,6 +62,11 @@ class _SyncCalls:
 
     def start(self, keywords: dict[str, Any]) -> Any:
         """Run the author's `reset`, of another environment if this one failed."""
+        self.replace_if_failed()
+        return self.reset(**keywords)
+
+    def replace_if_failed(self) -> None:
+        """Make another environment if this one failed."""
         slot = self.session.slot
         if slot.factory is not None and slot.failed:
             old = slot.release()
@@ -65,7 +77,6 @@ class _SyncCalls:
                     _log_failed_close(self.session, error)
             slot.install(slot.factory())
             self._bind()
-        return self.reset(**keywords)
 
     def step_by_rules(self, action: Any) -> StepResult[Any]:
         """Take a step that is not known to be an ordinary one."""
@@ -141,6 +152,29 @@ class SyncDriver(Driver):
         """Return the environment's state."""
         return self.session.state()
 
+    def snapshot(self) -> SessionSnapshot:
+        """Return the running episode. See `Env.snapshot`."""
+        session = self.session
+        session.check_snapshot()
+        try:
+            return session.taken(session.environment.snapshot())
+        except Exception as error:
+            raise _snapshot_error(session, error) from error
+
+    def restore(self, point: SessionSnapshot) -> ResetResult[Any]:
+        """Continue from a snapshot. See `Env.restore`."""
+        session = self.session
+        session.check_restore()
+        try:
+            self._calls.replace_if_failed()
+            session.environment.restore(point.environment)
+            return session.restored(point)
+        except Exception as error:
+            raise session.restore_failed(error) from error
+        except BaseException:
+            session.abandon()
+            raise
+
     def close(self) -> None:
         """Close the environment, once."""
         if self.session.close() and not self.session.slot.empty:
@@ -180,6 +214,8 @@ class AsyncDriver(Driver):
         self._step = _awaitable(environment.step, is_async="step" in methods)
         self._answer = _awaitable(environment.answer, is_async="answer" in methods)
         self._close = _awaitable(environment.close, is_async="close" in methods)
+        self._snapshot = _awaitable(environment.snapshot, is_async="snapshot" in methods)
+        self._restore = _awaitable(environment.restore, is_async="restore" in methods)
 
     @property
     def timeout_s(self) -> float | None:
@@ -224,6 +260,11 @@ class AsyncDriver(Driver):
 
     async def _start(self, keywords: dict[str, Any]) -> Any:
         """Run the author's `reset`, of another environment if this one failed."""
+        await self._replace_if_failed()
+        return await self._deadline.run("reset", partial(self._reset, **keywords))
+
+    async def _replace_if_failed(self) -> None:
+        """Make another environment if this one failed."""
         slot = self.session.slot
         if slot.factory is not None and (slot.failed or self._deadline.has_orphans):
             if slot.release() is not None:
@@ -239,7 +280,6 @@ class AsyncDriver(Driver):
                 "an earlier call was cancelled and still runs. Pass make() the class or a "
                 "function that makes one, so that it can be replaced"
             )
-        return await self._deadline.run("reset", partial(self._reset, **keywords))
 
     async def step(self, action: Any) -> StepResult[Any]:
         """Take one step. See `AsyncEnv.step`."""
@@ -287,6 +327,44 @@ class AsyncDriver(Driver):
                 )
         return self.session.state()
 
+    async def snapshot(self) -> SessionSnapshot:
+        """Return the running episode. See `Env.snapshot`.
+
+        Raises:
+            BusyError: Another call is under way.
+        """
+        session = self.session
+        self._begin("snapshot")
+        try:
+            session.check_snapshot()
+            return session.taken(await self._deadline.run("snapshot", self._snapshot))
+        except CallOrderError:
+            raise
+        except Exception as error:
+            raise _snapshot_error(session, error) from error
+        finally:
+            self._end()
+
+    async def restore(self, point: SessionSnapshot) -> ResetResult[Any]:
+        """Continue from a snapshot. See `Env.restore`."""
+        session = self.session
+        self._begin("restore")
+        try:
+            session.check_restore()
+            try:
+                await self._replace_if_failed()
+                await self._deadline.run("restore", partial(self._restore, point.environment))
+                return session.restored(point)
+            except Exception as error:
+                raise session.restore_failed(error) from error
+        except Exception:
+            raise
+        except BaseException:
+            session.abandon()  # cancelled in the middle of the author's code
+            raise
+        finally:
+            self._end()
+
     async def close(self) -> None:
         """Close the environment, once, when the call under way is over.
 
@@ -328,6 +406,18 @@ class LoopDriver(Driver):
             return self._loop.run(self._driver.state())
         return self.session.state()
 
+    def snapshot(self) -> SessionSnapshot:
+        """Return the running episode. See `Env.snapshot`."""
+        if self._loop.is_closed:
+            self.session.check_snapshot()  # refuses
+        return self._loop.run(self._driver.snapshot())
+
+    def restore(self, point: SessionSnapshot) -> ResetResult[Any]:
+        """Continue from a snapshot. See `Env.restore`."""
+        if self._loop.is_closed:
+            self.session.check_restore()  # refuses
+        return self._loop.run(self._driver.restore(point))
+
     def detach(self) -> None:
         """Close the loop, but not the environment."""
         if not self._loop.is_closed and not self._loop.is_inherited:
@@ -346,6 +436,12 @@ class LoopDriver(Driver):
             self._loop.run(self._driver.close())
         finally:
             self._loop.close()
+
+
+def _snapshot_error(session: Session, error: Exception) -> ForkError:
+    if isinstance(error, ForkError):
+        return error
+    return ForkError(f"{session.interface.name}.snapshot() failed: {format_error(error)}")
 
 
 def _log_failed_close(session: Session, error: Exception) -> None:

@@ -269,6 +269,17 @@ class EpisodePlan:
             keywords["episode_id"] = self.episode_id
         return keywords
 
+    def adopt(self, seed: int | None, task_id: str | None) -> None:
+        """Begin an episode that continues another one, with its seed and task.
+
+        The stream stays where it is. If it has not begun, it begins with that seed.
+        """
+        if self._base is None:
+            self._base, self._k = seed, 0
+        self.seed, self.task_id = seed, task_id
+        self._begun += 1
+        self.episode_id = f"{self._prefix}-{self._begun}"
+
     def _draw(self, seed: int | None, tasks: Tasks) -> Task | None:
         try:
             return tasks.draw(seed)

@@ -21,6 +21,7 @@ import enum
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from sys import getrefcount
 from typing import Any, final
 
@@ -33,6 +34,7 @@ from envweave.errors import (
     ClosedError,
     EnvironmentLostError,
     EnvWeaveError,
+    ForkError,
     ResetFailedError,
     ResetNeededError,
     StateFailedError,
@@ -138,6 +140,36 @@ _make, _ndarray = object.__new__, np.ndarray
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class SessionSnapshot:
+    """A point of a running episode, from which `Session.restored` continues.
+
+    Attributes:
+        environment: What the author's `snapshot` returned.
+        episode_id: The episode.
+        step_index: How many steps it had taken.
+        task_id: Its task.
+        seed: Its seed.
+        last: The last observation.
+        info: The info of the last result.
+        pending_reward: What was earned since the agent acted, while tools were called.
+        open_calls: The tool calls that wait for an answer.
+        agents: The agents, if there are several.
+    """
+
+    environment: Any
+    episode_id: str | None
+    step_index: int
+    task_id: str | None
+    seed: int | None
+    last: Any
+    info: dict[str, Any]
+    pending_reward: float | None
+    open_calls: dict[str, ToolCallRequest]
+    agents: AgentStates | None
+
+
+@final
 class Session:
     """One environment instance with its episode rules.
 
@@ -146,8 +178,7 @@ class Session:
         reset_due: Whether the driver must do an autoreset.
         step_index: How many steps the episode has taken.
         last: The last good observation.
-        info: The info of the episode's start. Vectors set that of the last step, since the hot
-            path of a step does not.
+        info: The info of the last result.
         events: The events that the environment emitted.
         check_observation: Raises `BadReturnError` for an observation that a vector's columns
             cannot hold.
@@ -352,7 +383,7 @@ class Session:
             info = snapshot_info(info) if info else {}
         except Exception as error:  # noqa: BLE001 - what the author returned
             return self.fail(error)
-        self.last = observation
+        self.last, self.info = observation, info
         self.step_index = index = self.step_index + 1
         # The hot path: what the constructor does, without its checks.
         result: StepResult[Any] = _make(StepResult)
@@ -398,7 +429,8 @@ class Session:
             self._pending_reward = results.total(self._pending_reward, reward)
             if answers and not self._queue.open_calls:
                 needs = (NeedAction(kept, info.get("action_mask"), self._pending_reward),)
-        parts = (kept, reward, terminated, truncated, snapshot_info(info))
+        self.info = snapshot_info(info)
+        parts = (kept, reward, terminated, truncated, self.info)
         return self._result(parts, end, events, needs)
 
     def _conclude_agents(self, states: AgentStates, outcome: Any) -> StepResult[Any]:
@@ -414,6 +446,7 @@ class Session:
         self.step_index += not answers
         events = (*events, *applied.agent_ends)
         info = {agent: snapshot_info(one) if one else {} for agent, one in read.info.items()}
+        self.info = info
         return self._result((*applied.parts, info), applied.end, events, needs)
 
     def _result(
@@ -494,6 +527,82 @@ class Session:
     def update_transform(self) -> None:
         """Use the environment's current `transform` from the next observation on."""
         self.transform = compose(self.slot.environment.transform, self._callers_transform)
+
+    # Forks
+
+    def check_snapshot(self) -> None:
+        """Refuse a snapshot where no episode is running.
+
+        Raises:
+            ResetNeededError: No episode is running.
+            ClosedError: The session is closed.
+        """
+        if self.phase is _LIVE or self.phase is _TOOL:
+            return
+        if self.phase is _CLOSED:
+            raise ClosedError(f"snapshot() of {self._name}, which is closed.")
+        raise ResetNeededError(
+            f"snapshot() of {self._name} with no episode running. Call reset() first."
+        )
+
+    def taken(self, state: Any) -> SessionSnapshot:
+        """Return the snapshot that the author's `snapshot` completes."""
+        states = self._agent_states
+        return SessionSnapshot(
+            state,
+            self.episode_id,
+            self.step_index,
+            self.task_id,
+            self._plan.seed,
+            snapshot(self.last),
+            snapshot_info(self.info),
+            self._pending_reward,
+            dict(self._queue.open_calls),
+            None if states is None else states.copied(),
+        )
+
+    def check_restore(self) -> None:
+        """Refuse to restore a session that is closed."""
+        if self.phase is _CLOSED:
+            raise ClosedError(f"restore() of {self._name}, which is closed. Make a new one.")
+
+    def restored(self, point: SessionSnapshot) -> ResetResult[Any]:
+        """Take the place of a snapshot, after the author's `restore`; the episode is live.
+
+        It is an episode of its own, with an id of its own, and the steps so far.
+        """
+        self.check_restore()
+        self._clear({})
+        self.update_transform()
+        if self.check_observation is not None:
+            for one in [point.last] if point.agents is None else point.last.values():
+                self.check_observation(one)
+        self._plan.adopt(point.seed, point.task_id)
+        self.episode_id, self.task_id = self._plan.episode_id, self._plan.task_id
+        self._queue.open_calls.update(point.open_calls)
+        self._pending_reward = point.pending_reward
+        self.step_index = point.step_index
+        self.last, self.info = snapshot(point.last), snapshot_info(point.info)
+        events = tuple(point.open_calls.values())
+        needs: tuple[NeedAction[Any], ...] | None = () if events else None
+        if point.agents is not None:
+            self._agent_states = point.agents.copied()
+            needs = () if events else self._agent_states.current_needs()
+        self.phase = _TOOL if events else _LIVE
+        info = snapshot_info(self.info)
+        if point.seed is not None:
+            info["seed"] = point.seed
+        start = AutoResetReady(snapshot(self.last), info, self.episode_id, self.task_id)
+        result = results.make_start(start, needs, events)
+        result.step_index = self.step_index
+        return result
+
+    def restore_failed(self, error: Exception) -> ForkError:
+        """Return the error to raise for a failed `restore` of the author's."""
+        self._move(_ENDED)
+        self.slot.failed = True
+        self._broken = f"its last restore() failed: {format_error(error)}"
+        return ForkError(f"{self._name}.restore() failed: {format_error(error)}")
 
     @property
     def position(self) -> Position:

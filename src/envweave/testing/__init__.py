@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from envweave.testing.audit import (
-    AuditedEpisode,
-    AuditOptions,
-    AuditReport,
-    PolicyOutcome,
-    Verdict,
-    audit_environment,
-)
+from envweave.testing.audit import AuditOptions, audit_environment
+from envweave.testing.audit_results import AuditedEpisode, AuditReport, PolicyOutcome, Verdict
 from envweave.testing.check_result import Check, CheckFailedError, CheckOutcome
 from envweave.testing.conformance import (
     BackendConformance,

@@ -365,6 +365,58 @@ def _state(env: Env) -> ScriptedState:
     return state
 
 
+def a_fork_continues_from_the_very_state(subject: BackendSubject) -> None:
+    """A fork continues as the episode would have, also after its parent was closed."""
+    entries: list[dict[str, Any]] = [{"reward": float(i)} for i in range(4)]
+    with subject.script(*entries, forkable=True) as env:
+        env.reset(seed=5, task="second")
+        env.step({"text": "before"})
+        left, right = env.fork(2)
+        expected = [env.step({"text": "after"}) for _ in entries[1:]]
+    shown = []
+    for child in (left, right):
+        with child:
+            shown.append([child.step({"text": "after"}) for _ in entries[1:]])
+    for row in shown:
+        for one, other in zip(expected, row, strict=True):
+            require(one.observation == other.observation, f"{other!r} follows, not {one!r}.")
+            require(one.reward == other.reward, f"The reward is {other.reward!r}.")
+            require(one.step_index == other.step_index, f"It is step {other.step_index}.")
+            require(one.task_id == other.task_id, f"The task is {other.task_id!r}.")
+    require(shown[0][-1].done, "The last step of the fork does not end its episode.")
+
+
+def a_snapshot_is_restored_many_times(subject: BackendSubject) -> None:
+    """A snapshot brings the same state back each time, as an episode of its own."""
+    with subject.script({"reward": 1.0}, {"reward": 2.0}, {}, forkable=True) as env:
+        env.reset(seed=5)
+        before = env.step({"text": "before"})
+        point = env.snapshot()
+        seen = []
+        for _ in range(2):
+            start = env.restore(point)
+            require(start.observation == before.observation, f"It shows {start.observation!r}.")
+            require(start.step_index == 1, f"It is step {start.step_index}.")
+            require(start.episode_id != before.episode_id, "It has the id of the old episode.")
+            seen.append(env.step({"text": "after"}).observation)
+        require(seen[0] == seen[1], f"{seen[0]!r} and {seen[1]!r} follow.")
+
+
+def agents_are_forked_with_what_they_are_owed(subject: BackendSubject) -> None:
+    """A fork knows who lives, who must act, and what each has earned since it last acted."""
+    entries = [{"rewards": {"a": 1.0, "b": 2.0}, "act": ["a"]}, {"rewards": {"b": 4.0}}, {}]
+    with subject.make(AGENTS, script=entries, forkable=True) as env:
+        env.reset(seed=5)
+        before = env.step({"a": NOTHING, "b": NOTHING})
+        point = env.snapshot()
+        expected = env.step({"a": NOTHING})
+
+        start = env.restore(point)
+
+        require(start.needs == before.needs, f"{start.needs!r} is asked, not {before.needs!r}.")
+        require(env.step({"a": NOTHING}).needs == expected.needs, "Other agents are asked next.")
+
+
 BACKEND_CHECKS: list[Check[BackendSubject]] = [
     Check(run)
     for run in (
@@ -390,5 +442,8 @@ BACKEND_CHECKS: list[Check[BackendSubject]] = [
         agents_may_join_and_leave,
         a_failure_rewards_no_agent,
         an_unsupported_seed_is_refused,
+        a_fork_continues_from_the_very_state,
+        a_snapshot_is_restored_many_times,
+        agents_are_forked_with_what_they_are_owed,
     )
 ]

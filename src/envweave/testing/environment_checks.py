@@ -16,6 +16,7 @@ from envweave.codec.containers import DataclassSpec, PydanticSpec, draw_each_mem
 from envweave.errors import (
     ActionError,
     ClosedError,
+    ForkError,
     OptionError,
     ResetNeededError,
     SeedError,
@@ -505,6 +506,34 @@ def close_may_be_called_twice(subject: Subject) -> None:
     refuses(lambda: env.reset(), ClosedError, "reset() after close()")
 
 
+def a_fork_continues_from_the_very_state(subject: Subject) -> None:
+    """A fork continues as the episode would have, and neither changes the other."""
+    if not subject.deterministic:
+        raise NotApplicable("The environment declares deterministic=False.")
+    if not subject.takes_seed:
+        raise NotApplicable("The environment takes no seed.")
+    with subject.opened() as env:
+        whole = subject.play(env)
+        half = len(whole.actions) // 2
+        subject.start(env)
+        for action in whole.actions[:half]:
+            env.step(action)
+        try:
+            children = env.fork(2)
+        except ForkError as refusal:
+            raise NotApplicable(str(refusal)) from None
+        try:
+            rest = whole.actions[half:]
+            rows = [[one.step(action) for action in rest] for one in (env, *children)]
+        finally:
+            for child in children:
+                child.close()
+    expected = type(whole)(whole.actions, whole.results[half + 1 :])
+    for row, what in zip(rows, ("parent", "first child", "second child"), strict=True):
+        other = type(whole)(whole.actions, row)
+        subject.same_episode(expected, other, f"After a fork at step {half} the {what} differs")
+
+
 def close_leaves_no_thread_behind(subject: Subject) -> None:
     """After close, no thread of the environment is left."""
     before = set(threading.enumerate())
@@ -554,6 +583,7 @@ ENVIRONMENT_CHECKS: list[Check[Subject]] = [
         a_refused_action_leaves_the_episode_unharmed,
         *ACTION_CHECKS,
         *SEED_CHECKS,
+        a_fork_continues_from_the_very_state,
         observations_fit_their_spec,
         observations_do_not_change_later,
         state_names_the_episode,

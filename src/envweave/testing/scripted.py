@@ -73,6 +73,7 @@ class ScriptedEnvironment(Environment):
         refuses: `step` refuses an action with this text, before it does anything else.
     """
 
+    copyable = True
     tasks = Tasks(
         {
             "train": [Task("first"), Task("second")],
@@ -175,6 +176,7 @@ class SeedlessEnvironment(Environment):
 class AsyncScriptedEnvironment(Environment):
     """A `ScriptedEnvironment` with async methods."""
 
+    copyable = True
     tasks = ScriptedEnvironment.tasks
 
     def __init__(
@@ -230,6 +232,8 @@ class ScriptedAgents(MultiAgentEnvironment):
     agents), `act` (agents that act next), `cut` (the episode is truncated), `raise`. After the
     last entry all agents terminate. An action whose text is `refuses` is refused.
     """
+
+    copyable = True
 
     def __init__(
         self,

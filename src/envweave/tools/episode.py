@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+from collections import Counter
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from envweave.errors import CallOrderError
+from envweave.errors import CallOrderError, ForkError, format_error
 from envweave.types import Task
 
 _EPISODE: ContextVar[ToolEpisode | None] = ContextVar("envweave_tool_episode", default=None)
@@ -24,11 +26,28 @@ class ToolEpisode:
         seed: The seed of the episode, if it has one.
         state: What the tools of this episode share: empty when it begins, and theirs alone, also
             where many episodes run at the same time. A grader reads it as `attempt.tool_state`.
+            A fork copies it.
+        calls: How often each tool was called.
     """
 
     task: Task | None = None
     seed: int | None = None
     state: dict[str, Any] = field(default_factory=dict)
+    calls: Counter[str] = field(default_factory=Counter)
+
+    def copied(self) -> ToolEpisode:
+        """Return a copy that shares the task and nothing else.
+
+        Raises:
+            ForkError: `copy.deepcopy` cannot copy the state.
+        """
+        try:
+            state = copy.deepcopy(self.state, {id(self.task): self.task})
+        except Exception as error:  # what `deepcopy` runs is code of the tools' authors
+            raise ForkError(
+                f"The state of the tools cannot be copied: {format_error(error)}"
+            ) from error
+        return ToolEpisode(self.task, self.seed, state, self.calls.copy())
 
 
 def current_episode() -> ToolEpisode:

@@ -169,12 +169,13 @@ class CallCounter:
 
     Args:
         max_calls: The limit on the calls of all tools together; `None` for no limit.
+        counts: How often each tool was called before. It is updated.
     """
 
-    def __init__(self, max_calls: int | None) -> None:
+    def __init__(self, max_calls: int | None, counts: Counter[str] | None = None) -> None:
         self._max_calls = max_calls
         self._lock = threading.Lock()  # protects the counts: code may call from several threads
-        self._counts: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter() if counts is None else counts
 
     def admit(self, tool: Tool) -> None:
         """Count a call that is about to run.
@@ -361,6 +362,11 @@ class ToolRegistry:
         """Return the names of all tools, allowed or not; those of sources after `open`."""
         return list(self._all())
 
+    @property
+    def sources(self) -> tuple[ToolSource, ...]:
+        """The sources that were added."""
+        return self._sources.sources
+
     def schemas(self) -> list[dict[str, Any]]:
         """Return the schemas of the allowed tools, in the format of OpenAI-compatible models.
 
@@ -388,10 +394,10 @@ class ToolRegistry:
     async def open(
         self, *, holder: object = None, episode: ToolEpisode | None = None
     ) -> dict[str, Callable[..., Any]]:
-        """Start the sources, and return the functions of a new episode, by name.
+        """Start the sources, and return the functions of an episode, by name.
 
-        Each function checks its arguments and counts its calls, from zero. An `async` tool is an
-        `async` function. Failures are raised.
+        Each function checks its arguments and counts its calls, on from `episode.calls`. An `async`
+        tool is an `async` function. Failures are raised.
 
         Args:
             holder: An object that needs the sources until it calls `close` with itself. Without
@@ -412,8 +418,8 @@ class ToolRegistry:
                     f"Known: {', '.join(everything) or 'none'}."
                 )
         self._counter = CallCounter(self._max_calls)
-        counter = CallCounter(self._max_calls)
         self._episode = episode = ToolEpisode() if episode is None else episode
+        counter = CallCounter(self._max_calls, episode.calls)
         return {name: tool.made_for(counter.admit, episode) for name, tool in tools.items()}
 
     async def close(self, *, holder: object = None) -> None:

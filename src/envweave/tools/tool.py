@@ -236,7 +236,7 @@ def _from_schema(
 
 def _by_name(function: Callable[..., Any], arguments: Arguments) -> Callable[..., Any]:
     """Return a function that also takes positional arguments, and passes all on by name."""
-    names = arguments.names()
+    names = tuple(arguments.names())
 
     async def await_it(*args: Any, **kwargs: Any) -> Any:
         return await function(**dict(zip(names, args, strict=False)), **kwargs)

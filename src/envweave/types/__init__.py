@@ -1,7 +1,7 @@
 """The plain data that authors and callers exchange."""
 
 from envweave.types.data import Action, Observation, State
-from envweave.types.episodes import Episode, EpisodeParent, EpisodePoint, EpisodeStep
+from envweave.types.episodes import Episode, EpisodeParent, EpisodePoint, EpisodeStep, Snapshot
 from envweave.types.requests import (
     AGENT,
     REFUSED,
@@ -38,6 +38,7 @@ __all__ = [
     "Reason",
     "Request",
     "ResetResult",
+    "Snapshot",
     "State",
     "StepResult",
     "Task",

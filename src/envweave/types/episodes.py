@@ -88,6 +88,26 @@ class EpisodePoint:
     digests: list[str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A point of a running episode, to which `Env.restore` returns.
+
+    It can be restored many times, in the environment that it was taken of and in others that were
+    made in the same way in this process.
+
+    Attributes:
+        env_id: The ID or name of the environment.
+        episode_id: The episode.
+        step: How many steps it had taken.
+        state: What the place where the environment runs kept of it.
+    """
+
+    env_id: str
+    episode_id: str | None
+    step: int
+    state: Any = field(repr=False)
+
+
 @dataclass(slots=True, kw_only=True)
 class Episode:
     """A finished run.
@@ -114,6 +134,7 @@ class Episode:
         env_id: The ID of the environment.
         options: The options that its reset was given.
         parent: Where it was forked from, if it was.
+        inherited: The actions of its parents up to there, if it was loaded from a recording.
         digests: Of each observation, in order, if it was loaded from a recording.
         definition: How to make its environment again, if it was loaded from a recording that
             knows.
@@ -138,6 +159,7 @@ class Episode:
     env_id: str | None = None
     options: Mapping[str, Any] | None = None
     parent: EpisodeParent | None = None
+    inherited: list[Any] = field(default_factory=list)
     digests: list[str] = field(default_factory=list)
     definition: Mapping[str, Any] | None = None
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from envweave.codec.containers import NOT_SHOWN
 from envweave.environment import Interface
-from envweave.recording.events import TakenBatch, pack_result
-from envweave.recording.recorder import EpisodeEvents, pack
+from envweave.recording.events import TakenBatch, pack, pack_result
+from envweave.recording.recorder import EpisodeEvents
 from envweave.recording.writer import RunWriter
 from envweave.types import Observation, ResetResult, State, Tasks, ToolResult
 from envweave.vector.arguments import ResetKwargs
@@ -141,7 +141,8 @@ class RecordedBatchTransport:
             )
         )
         taken = TakenBatch(time(), actions, answers, columns, observations, rows)
-        self._writer.put(taken, len(columns) + len(observations) + len(actions))
+        size = len(columns) + len(observations) + len(actions)
+        self._writer.put(taken, size, len(tick.ids))
         if special and any(result.end is not None for result in tick.special.values()):
             self._writer.hurry()
 

@@ -52,8 +52,36 @@ class Transport(Described, Protocol):
         """Return the environment's state."""
         ...
 
+    def snapshot(self) -> Any:
+        """Return a point of the running episode, with its `episode_id` and `step_index`.
+
+        Raises:
+            ForkError: The state of the environment cannot be copied.
+        """
+        ...
+
+    def restore(self, point: Any) -> ResetResult[Any]:
+        """Continue from what `snapshot` of this transport or of a sibling returned.
+
+        Raises:
+            ForkError: The point is not kept any more, or of another place.
+        """
+        ...
+
     def close(self) -> None:
         """Release everything. May be called twice."""
+        ...
+
+
+@runtime_checkable
+class HasSiblings(Protocol):
+    """A transport that can open another session at the place where its own is.
+
+    Without this, the backend connects anew, which may start another process or server.
+    """
+
+    def sibling(self) -> Any:
+        """Return a transport of the same kind, to a session of its own at the same place."""
         ...
 
 
@@ -77,6 +105,14 @@ class AsyncTransport(Described, Protocol):
 
     async def state(self) -> State:
         """Return the environment's state."""
+        ...
+
+    async def snapshot(self) -> Any:
+        """Return a point of the running episode. See `Transport.snapshot`."""
+        ...
+
+    async def restore(self, point: Any) -> ResetResult[Any]:
+        """Continue from a point. See `Transport.restore`."""
         ...
 
     async def close(self) -> None:

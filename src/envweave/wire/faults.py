@@ -53,6 +53,7 @@ KINDS = (
     FaultKind("extra_missing", errors.MissingExtraError, 502, "FACTORY_ERROR"),
     FaultKind("no_capacity", errors.CapacityError, 503, "CAPACITY_REACHED"),
     FaultKind("deadline", errors.DeadlineError, 504, "EXECUTION_ERROR"),
+    FaultKind("fork_refused", errors.ForkError, 409, "EXECUTION_ERROR"),
     FaultKind("internal", errors.ServerError, 500, "EXECUTION_ERROR"),
 )
 

@@ -28,12 +28,18 @@ without a session are answered anew each time.
 | `describe` | | a `Description` |
 | `tasks` | `split`, `start`, `count` | a list of tasks |
 | `task` | `id` | a task |
-| `open` | `autoreset`, `timeout_s`, `position` | `{"agents": […]}` |
+| `open` | `autoreset`, `timeout_s`, `position`, `wait_s`, `snapshot` | `{"agents": […]}` |
 | `reset` | `seed`, `task`, `options`, `episode_id` | a result (`results.py`) |
 | `check_reset` | the same | null; fails if `reset` would refuse its arguments |
 | `step` | `action`, or `answer` to a tool call; `timeout_s` | a result |
 | `state` | | the fields of the state |
+| `snapshot` | | its token, the episode and its steps: `["…", "…", 4]` |
+| `restore` | `token` | a result, with the steps of then |
 | `close` | | null |
+
+The server keeps what a snapshot holds; its token is all that a client gets. Any session of the
+server may be restored from it, also after the session that it was taken of is closed. `open` is
+told the token if the session is to be restored at once, so that it begins where the snapshot is.
 """
 
 from __future__ import annotations
@@ -64,7 +70,9 @@ def read_as(plain: Any, kind: type[T], refusal: str) -> T:
         raise WireError(f"{refusal}: {type(error).__name__}") from None
 
 
-OF_SESSIONS = frozenset({"open", "reset", "check_reset", "step", "state", "close"})
+OF_SESSIONS = frozenset(
+    {"open", "reset", "check_reset", "step", "state", "snapshot", "restore", "close"}
+)
 """The methods that are called on a session."""
 
 OF_SERVERS = frozenset({"describe", "tasks", "task"})

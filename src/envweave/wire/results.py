@@ -51,6 +51,7 @@ class Wired(msgspec.Struct, kw_only=True, omit_defaults=True):
         needs: The agents that may act, unless a result of one agent implies it.
         agents: The agents that take part now, with several agents.
         position: The position in the stream of episodes, when an episode has begun.
+        parent: The episode that a restored one continues, and how many steps that had taken.
     """
 
     observation: Any
@@ -69,6 +70,7 @@ class Wired(msgspec.Struct, kw_only=True, omit_defaults=True):
     later: list[Any] = []
     agents: list[str] | None = None
     position: Position | None = None
+    parent: tuple[str | None, int] | None = None
 
 
 def encode_result(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import itertools
+import threading
 from typing import Any, NamedTuple, Protocol, final
 
 from envweave.errors import EnvWeaveError
@@ -119,6 +121,7 @@ class WorkerSlot:
         generation: How many have been started.
         loss: How the last one was lost.
         calls: The calls to it.
+        lock: Held by a sync caller during a call: its siblings share the connection.
     """
 
     def __init__(self, launcher: SessionLauncher, timeout_s: float | None) -> None:
@@ -129,8 +132,22 @@ class WorkerSlot:
         self._launcher = launcher
         self._encoding = PickledCalls("its reply")
         self.calls = WorkerConnection(self._encoding)
+        self.lock = threading.Lock()
         self._is_ended = False
         self._owner = OwnerProcess()
+        self._users = 1
+        self._numbers = itertools.count(1)
+
+    def join(self) -> int:
+        """Count one more user of the worker; return the number of its session."""
+        self._users += 1
+        return next(self._numbers)
+
+    def leave(self) -> None:
+        """Count one user less; with the last, end the worker."""
+        self._users -= 1
+        if self._users == 0:
+            self.end()
 
     def launch(self) -> SessionWorkerProcess:
         """Start a worker, without waiting for it.
@@ -215,6 +232,7 @@ class AsyncWorkerConnection:
     def __init__(self, slot: WorkerSlot, count: int) -> None:
         self.slot = slot
         self._open = count  # how many of its environments are not closed
+        self._numbers = itertools.count(count)  # of sessions that join later
         self._starting: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._timer: tuple[asyncio.AbstractEventLoop, asyncio.TimerHandle] | None = None
         atexit.register(slot.end)
@@ -304,6 +322,11 @@ class AsyncWorkerConnection:
                     return
                 self._on_lost()
             await asyncio.to_thread(self.slot.restart)
+
+    def join(self) -> int:
+        """Count one more environment; return the number of its session."""
+        self._open += 1
+        return next(self._numbers)
 
     async def close_one(self, session: int, *, is_current: bool) -> None:
         """Close one environment; with the last, end the worker."""

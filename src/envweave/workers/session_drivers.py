@@ -16,10 +16,12 @@ from envweave.errors import (
     ClosedError,
     EnvironmentLostError,
     EnvWeaveError,
+    ForkError,
     StateFailedError,
 )
 from envweave.lifetime import AtExit, CloseGuard
 from envweave.session.episodes import EpisodeTracker, advance_seed, with_autoreset
+from envweave.session.kept_snapshots import KeptSnapshot
 from envweave.session.loss_log import LOSSES_LOGGED
 from envweave.session.session import Phase, refusal
 from envweave.types import AGENT, ResetResult, State, StepResult
@@ -81,19 +83,35 @@ class _WorkerEpisode:
         LOSSES_LOGGED.warn(logger, name, loss)
         return self._tracker.lost(loss.end_of(self._index))
 
+    def _lost_in_fork(self, call: str, loss: WorkerLostError) -> EnvWeaveError:
+        self._tracker.is_live = False
+        return ForkError(f"{call}() of {self.interface.name} failed: {loss}")
+
     def _lost_in_state(self, loss: WorkerLostError) -> EnvWeaveError:
         return StateFailedError(f"{self.interface.name}.state failed: {loss}")
 
 
 @final
 class ProcessDriver(_WorkerEpisode):
-    """Carries a sync caller's calls to a session in a worker process of its own."""
+    """Carries a sync caller's calls to a session in a worker process of its own.
 
-    def __init__(self, slot: WorkerSlot, info: WorkerInfo, *, autoreset: bool) -> None:
-        super().__init__(info, 0, autoreset=autoreset)
+    Forks of its episode run in the same worker, whose connection they share.
+    """
+
+    def __init__(
+        self, slot: WorkerSlot, info: WorkerInfo, *, autoreset: bool, index: int = 0
+    ) -> None:
+        super().__init__(info, index, autoreset=autoreset)
         self._slot = slot
+        self._info = info
+        self._generation = slot.generation
         warning = _WARNING.format(self.interface.name, "a `with`")
-        self._unclosed = CloseGuard(self, slot.end, warning)
+        self._unclosed = CloseGuard(self, slot.leave, warning)
+
+    def sibling(self) -> ProcessDriver:
+        """Return a driver for another session of the same worker."""
+        index = self._slot.join()
+        return ProcessDriver(self._slot, self._info, autoreset=self._autoreset, index=index)
 
     def reset(self, **kwargs: Any) -> ResetResult[Any]:
         """Begin an episode. See `Env.reset`."""
@@ -132,25 +150,51 @@ class ProcessDriver(_WorkerEpisode):
             raise self._lost_in_state(loss) from None
         return state
 
+    def snapshot(self) -> KeptSnapshot:
+        """Return the running episode. See `Env.snapshot`."""
+        self._check_open("snapshot")
+        try:
+            return KeptSnapshot(*self._call("snapshot"))
+        except WorkerLostError as loss:
+            raise self._lost_in_fork("snapshot", loss) from None
+
+    def restore(self, point: KeptSnapshot) -> ResetResult[Any]:
+        """Continue from a snapshot. See `Env.restore`."""
+        self._check_open("restore", " Make a new environment.")
+        try:
+            position = self._ready()
+            result: ResetResult[Any] = self._call("restore", point.token, position=position)
+        except WorkerLostError as loss:
+            raise self._lost_in_fork("restore", loss) from None
+        self._tracker.follow(result)
+        return result
+
     def _ready(self) -> Any:
         """Start another worker if the last was lost; return the position it must start from."""
-        worker = self._slot.worker
-        if worker is not None:
-            if not worker.is_gone:
-                return None
-            self._slot.lose(worker.lost())
-        self._slot.restart()
-        return self._position
+        slot = self._slot
+        with slot.lock:
+            worker = slot.worker
+            if worker is None or worker.is_gone:
+                if worker is not None:
+                    slot.lose(worker.lost())
+                slot.restart()
+        is_same = self._generation == slot.generation
+        self._generation = slot.generation
+        return None if is_same else self._position
 
     def _call(self, method: str, *args: Any, **params: Any) -> Any:
+        with self._slot.lock:
+            return self._take(self._exchange(method, *args, **params))
+
+    def _exchange(self, method: str, *args: Any, **params: Any) -> SessionResult:
         slot = self._slot
         worker = slot.worker
-        if worker is None:
+        if worker is None or self._generation != slot.generation:
             raise slot.loss
         try:
             result: SessionResult | None = None
             while result is None:
-                worker.send(_encode(slot, method, CallParams(args, **params)))
+                worker.send(self._encode(method, CallParams(args, **params)))
                 reply = decode_message(worker.receive(slot.timeout_s))
                 result = slot.result(slot.calls.read(reply))
         except WorkerLostError as loss:
@@ -161,26 +205,25 @@ class ProcessDriver(_WorkerEpisode):
         except BaseException:
             slot.lose(INTERRUPTED)  # how far the call got is unknown
             raise
-        return self._take(result)
+        return result
+
+    def _encode(self, method: str, params: CallParams) -> bytes:
+        return encode_message(self._slot.calls.message(method, self._index, params))
 
     def close(self) -> None:
-        """Close the environment and end its worker, once."""
+        """Close the environment, once; with the last of a worker, end that."""
         self._is_closed = True
         if not self._unclosed.disarm():
             return
         slot = self._slot
         try:
-            if slot.worker is not None:
-                with contextlib.suppress(WorkerLostError):
-                    slot.worker.send(_encode(slot, "close", CallParams()))
+            if slot.worker is not None and self._generation == slot.generation:
+                with contextlib.suppress(WorkerLostError), slot.lock:
+                    slot.worker.send(self._encode("close", CallParams()))
                     if slot.worker.has_message(CLOSE_S):
                         slot.result(slot.calls.read(decode_message(slot.worker.receive())))
         finally:
-            slot.end()
-
-
-def _encode(slot: WorkerSlot, method: str, params: CallParams) -> bytes:
-    return encode_message(slot.calls.message(method, 0, params))
+            slot.leave()
 
 
 @final
@@ -191,11 +234,18 @@ class AsyncProcessDriver(_WorkerEpisode):
         self, connection: AsyncWorkerConnection, index: int, info: WorkerInfo, *, autoreset: bool
     ) -> None:
         super().__init__(info, index, autoreset=autoreset)
+        self._info = info
         self._connection = connection
         self._generation = connection.generation
         self._running: str | None = None
         warning = _WARNING.format(self.interface.name, "an `async with`")
         self._unclosed = CloseGuard(self, connection.drop_one, warning, at_exit=AtExit.NOTHING)
+
+    def sibling(self) -> AsyncProcessDriver:
+        """Return a driver for another session of the same worker."""
+        connection = self._connection
+        index = connection.join()
+        return AsyncProcessDriver(connection, index, self._info, autoreset=self._autoreset)
 
     @contextlib.contextmanager
     def _exclusive(self, call: str) -> Iterator[None]:
@@ -251,6 +301,29 @@ class AsyncProcessDriver(_WorkerEpisode):
         except WorkerLostError as loss:
             raise self._lost_in_state(loss) from None
         return state
+
+    async def snapshot(self) -> KeptSnapshot:
+        """Return the running episode. See `Env.snapshot`."""
+        self._check_open("snapshot")
+        with self._exclusive("snapshot"):
+            try:
+                return KeptSnapshot(*await self._call("snapshot"))
+            except WorkerLostError as loss:
+                raise self._lost_in_fork("snapshot", loss) from None
+
+    async def restore(self, point: KeptSnapshot) -> ResetResult[Any]:
+        """Continue from a snapshot. See `Env.restore`."""
+        self._check_open("restore", " Make a new environment.")
+        with self._exclusive("restore"):
+            try:
+                position = await self._ready()
+                result: ResetResult[Any] = await self._call(
+                    "restore", point.token, position=position
+                )
+            except WorkerLostError as loss:
+                raise self._lost_in_fork("restore", loss) from None
+        self._tracker.follow(result)
+        return result
 
     async def _ready(self) -> Any:
         """Start another worker if the last was lost; return the position it must start from."""

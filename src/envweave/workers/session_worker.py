@@ -16,6 +16,7 @@ from envweave.registry import EnvSpec, MakeOptions
 from envweave.registry.plugins import load_path
 from envweave.session import AsyncDriver, Position
 from envweave.session.episodes import with_autoreset
+from envweave.session.kept_snapshots import KeptSnapshots
 from envweave.types import ResetResult, StepResult
 from envweave.workers.channel import Channel
 from envweave.workers.deadlines import ClockedEnvironment, CodeClock
@@ -160,14 +161,27 @@ class DriverSessions:
         rows: range,
         size: int,
     ) -> None:
-        wrap = None
-        if options.timeout_s is not None:
-            wrap = lambda i, env: ClockedEnvironment(env, clock, i)  # noqa: E731
-        self._drivers: list[AsyncDriver] = load_path(MAKE)(
-            spec, kwargs, options, len(rows), wrap=wrap, share=(rows.start, size)
-        )
+        self._clock = clock
+        self._definition = spec, kwargs, options
+        self._share = rows.start, size
+        made = self._make(range(len(rows)))
+        self._drivers: dict[int, AsyncDriver] = dict(enumerate(made))
+        self._count = len(rows)
+        self._kept = KeptSnapshots()
         self._last: dict[int, asyncio.Task[Any] | None] = {}  # the last call of each session
         bind_main_classes(self._drivers[0].interface)
+
+    def _make(self, sessions: range) -> list[AsyncDriver]:
+        """Make the environments of these sessions."""
+        spec, kwargs, options = self._definition
+        wrap = None
+        if options.timeout_s is not None:
+            first, clock = sessions.start, self._clock
+            wrap = lambda i, env: ClockedEnvironment(env, clock, first + i)  # noqa: E731
+        drivers: list[AsyncDriver] = load_path(MAKE)(
+            spec, kwargs, options, len(sessions), wrap=wrap, share=self._share
+        )
+        return drivers
 
     @property
     def info(self) -> WorkerInfo:
@@ -181,9 +195,17 @@ class DriverSessions:
         self._last[session] = asyncio.current_task()
         if previous is not None and not previous.done():
             await asyncio.wait([previous])
-        driver = self._drivers[session]
+        driver = self._drivers.get(session)
+        if driver is None:  # a sibling, which is made when it is first called
+            driver = self._drivers[session] = self._make(range(session, session + 1))[0]
         if position is not None:
             driver.session.resume_from(position)
+        if method == "snapshot":
+            return self._kept.keep(await driver.snapshot())
+        if method == "restore":
+            args = tuple(map(self._kept.get, args))
+        elif method == "close" and session >= self._count:
+            del self._drivers[session], self._last[session]
         return await getattr(driver, method)(*args, **keywords)
 
     async def replace(self, session: int, value: Any, _: Exception) -> Any:
@@ -192,7 +214,7 @@ class DriverSessions:
 
     def status(self, session: int) -> bytes:
         """Return the `SessionStatus`, pickled: a seed may be any whole number."""
-        driver = self._drivers[session]
+        driver = self._drivers.get(session) or self._drivers[0]  # one that was closed, or not made
         status = driver.agents, driver.session.position
         return pickle.dumps(status, pickle.HIGHEST_PROTOCOL)
 
@@ -205,7 +227,7 @@ class DriverSessions:
 
     async def close(self) -> None:
         """Close every environment."""
-        closing = [driver.close() for driver in self._drivers]
+        closing = [driver.close() for driver in self._drivers.values()]
         await asyncio.gather(*closing, return_exceptions=True)
 
 

@@ -26,6 +26,8 @@ class Shown(ew.Observation):
 class Sound(ew.Environment):
     """Breaks nothing; three steps, a draw each."""
 
+    copyable = True
+
     def reset(self, *, seed: int | None = None) -> Shown:
         self.rng, self.at = random.Random(seed), 0
         return Shown(self.rng.random())
@@ -157,8 +159,42 @@ class Breaking:
     def state(self) -> Any:
         return self.inner.state()
 
+    def snapshot(self) -> Any:
+        return self.inner.snapshot()
+
+    def restore(self, point: Any) -> Any:
+        return self.inner.restore(point)
+
+    def sibling(self) -> Any:
+        return type(self)(self.inner.sibling())
+
     def close(self) -> None:
         self.inner.close()
+
+
+class RestartsForks(Breaking):
+    """Begins a new episode instead of continuing the one of the snapshot."""
+
+    def restore(self, point: Any) -> Any:
+        return self.inner.reset()
+
+
+class RestoresOnce(Breaking):
+    """Continues from a snapshot once; then it is where that episode went."""
+
+    def restore(self, point: Any) -> Any:
+        if self.__dict__.setdefault("restored", None) is point:
+            return self.inner.reset(seed=5)
+        self.restored = point
+        return self.inner.restore(point)
+
+
+class ForgetsWhatForksAreOwed(Breaking):
+    def restore(self, point: Any) -> Any:
+        result = self.inner.restore(point)
+        for need in result.needs:
+            need.reward = None
+        return result
 
 
 class ResetsBehindYourBack(Breaking):

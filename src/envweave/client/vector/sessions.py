@@ -371,7 +371,7 @@ class RemoteSessions:
         self._rows = [RemoteRow(served.interface) for _ in range(num_envs)]
         spec = served.interface.action_spec
         several = served.interface.possible_agents is not None
-        # Even if the spec allows any object, a `ToolResult` without a tool call is no action.
+        # Even if the spec allows any object, a `ToolResult` without a tool call is not an action.
         self._read_all = None if several or spec.contains(ToolResult("")) else spec.read_all
         self._columns_of = spec.columns_of if isinstance(spec, DataclassSpec) else None
         self._tool_rows: set[int] = set()  # rows with an unanswered tool call

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from envweave.codeact.models import Variable
+from envweave.errors import ForkError
 from envweave.sandbox.execution import ExecutionResult
 
 Functions = Mapping[str, Callable[..., object]]
@@ -51,6 +53,37 @@ class Executor(ABC):
         It takes a bounded time, whatever the `__repr__` of the values does. Tools that a
         `__repr__` calls are recorded in the result of the next `run`.
         """
+
+    async def snapshot(self) -> Any:
+        """Return a copy of the running episode, for `restore`.
+
+        It is live, so it stays in this process. What it holds is freed when nobody holds it.
+
+        Raises:
+            ForkError: The episode cannot be copied, as most executors can copy none.
+        """
+        raise ForkError(
+            f"The executor {self.name!r} cannot copy a running episode; executor='sandbox' can."
+        )
+
+    async def restore(  # the default takes none
+        self,
+        snapshot: Any,  # noqa: ARG002
+        *,
+        tools: Functions,  # noqa: ARG002
+        files: bool,  # noqa: ARG002
+    ) -> None:
+        """Continue from a snapshot, in place of the running episode. It remains usable.
+
+        Args:
+            snapshot: Made by this executor, or by another one in this process with equal options.
+            tools: The functions that the code may call from now on, by the same names.
+            files: As for `begin`.
+
+        Raises:
+            ForkError: It cannot continue here; the running episode is unharmed.
+        """
+        raise ForkError(f"The executor {self.name!r} cannot continue from a snapshot.")
 
     @property
     @abstractmethod

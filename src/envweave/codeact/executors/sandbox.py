@@ -13,13 +13,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import final
+from typing import Any, NoReturn, final
 
 from envweave.codeact.executors.base import Executor, Functions
 from envweave.codeact.injected.prelude import MODULES, permission_stubs, prelude
 from envweave.codeact.injected.variables import read_snapshot, show_code
 from envweave.codeact.models import Variable
-from envweave.errors import ClosedError, SandboxError, SessionLostError
+from envweave.errors import (
+    BusyError,
+    CallOrderError,
+    ClosedError,
+    ForkError,
+    OptionError,
+    SandboxError,
+    SessionLostError,
+)
 from envweave.sandbox.async_session import AsyncSession
 from envweave.sandbox.config import Profile, UseCgroups, WantedIsolation
 from envweave.sandbox.execution import ExecutionResult, Limits, ToolCall
@@ -81,6 +89,11 @@ class EpisodeSession:
         self.current = await self._source.session(seed=seed, tools=tools)
         return self.current
 
+    async def replace(self, session: AsyncSession) -> None:
+        """Close the old session, and continue with this one."""
+        old, self.current = self.current, session
+        await _close_quietly(old)
+
     async def close(self) -> None:
         """End the session, and its sandbox if nothing else uses it."""
         try:
@@ -90,9 +103,13 @@ class EpisodeSession:
 
     async def _close_session(self) -> None:
         session, self.current = self.current, None
-        if session is not None:
-            with contextlib.suppress(SandboxError):  # it is gone already
-                await session.close()
+        await _close_quietly(session)
+
+
+async def _close_quietly(session: AsyncSession | None) -> None:
+    if session is not None:
+        with contextlib.suppress(SandboxError):  # it is gone already
+            await session.close()
 
 
 class SessionExecutor(Executor):
@@ -120,7 +137,7 @@ class SessionExecutor(Executor):
 
     async def begin(self, *, seed: int | None, tools: Functions, files: bool) -> None:
         """Close the old session, and start a fresh one."""
-        functions = {**tools, **permission_stubs()} if files else dict(tools)
+        functions = _with_stubs(tools, files=files)
         session = await self._episode.begin(seed=seed, tools=functions)
         self._called = ()
         self.names = list(functions)
@@ -157,6 +174,10 @@ class SessionExecutor(Executor):
     def hold(self) -> Callable[[], None]:
         """Keep what the source shares; see `Executor`."""
         return self._source.hold()
+
+
+def _with_stubs(tools: Functions, *, files: bool) -> dict[str, Callable[..., object]]:
+    return {**tools, **permission_stubs()} if files else dict(tools)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +327,79 @@ class SandboxSessions(SessionSource):
         """Keep the sandbox."""
         return take_lease(self._options).release
 
+    @property
+    def sandbox(self) -> AsyncSandbox:
+        """The sandbox, which others may use too."""
+        return self._lease.sandbox
+
+
+_RETRY_S = 0.001
+
+
+@final
+class LiveSnapshot:
+    """A live copy of a session. It runs nothing; `branch` copies it again.
+
+    It keeps the sandbox. When nobody holds it, the copy is killed.
+
+    Args:
+        session: The copy.
+        sandbox: The sandbox that it is in.
+        release: Releases the sandbox.
+        called: The tools that were called in the original since its last run.
+    """
+
+    def __init__(
+        self,
+        session: AsyncSession,
+        sandbox: AsyncSandbox,
+        release: Callable[[], None],
+        called: tuple[ToolCall, ...],
+    ) -> None:
+        self.sandbox = sandbox
+        self.called = called
+        self._session = session
+        # Not at exit: the sandbox ends then, with everything in it.
+        weakref.finalize(self, _end_snapshot, session, release).atexit = False
+
+    def __reduce__(self) -> NoReturn:
+        raise ForkError("A snapshot of a sandbox session is live, and cannot leave its process.")
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> LiveSnapshot:
+        return self  # nothing changes it
+
+    async def branch(self, tools: Functions) -> AsyncSession:
+        """Return a session that continues from here. Several callers may do so at once.
+
+        Raises:
+            ForkError: It is gone, or the tools have other names.
+        """
+        while True:
+            try:
+                return await _copy_exactly(self._session, tools)
+            except BusyError:
+                await asyncio.sleep(_RETRY_S)  # another caller is copying it, in milliseconds
+
+
+def _end_snapshot(session: AsyncSession, release: Callable[[], None]) -> None:
+    session.end()
+    release()
+
+
+async def _copy_exactly(session: AsyncSession, tools: Functions | None = None) -> AsyncSession:
+    """Return a live copy that continues from the very state.
+
+    Raises:
+        ForkError: There is none.
+        BusyError: A call is under way.
+    """
+    try:
+        return await session.branch(reseed=False, strict=True, tools=tools)
+    except BusyError:
+        raise
+    except (SandboxError, ClosedError, CallOrderError, OptionError) as error:
+        raise ForkError(f"The session of the code cannot be copied. {error}") from error
+
 
 @final
 class SandboxExecutor(SessionExecutor):
@@ -326,7 +420,58 @@ class SandboxExecutor(SessionExecutor):
     def __init__(self, options: SandboxOptions | None = None) -> None:
         options = with_modules(options or SandboxOptions())
         private = (*options.private, *calling_module())
-        super().__init__(SandboxSessions(dataclasses.replace(options, private=private)))
+        self._sessions = SandboxSessions(dataclasses.replace(options, private=private))
+        super().__init__(self._sessions)
+        self._continued: AsyncSession | None = None  # the copy that the episode moved to
+
+    async def snapshot(self) -> LiveSnapshot:
+        """Return a live copy of the session: its variables, files and random state.
+
+        The first time, the session itself becomes the snapshot, and the episode continues in the
+        copy. All copies end with the process of the first session, so no code may run there that
+        could end it; and a chain of snapshots and restores nests half as deep.
+
+        Raises:
+            ForkError: There is no session, it has ended, or its code uses what a copy would lose
+                or share: threads, asyncio tasks, pipes. Copies need the isolation `namespace` and
+                the profile `python`.
+        """
+        session = self.session
+        if session is None:
+            raise ForkError("No episode has begun, so there is none to copy.")
+        release = self._sessions.hold()
+        try:
+            copy = await _copy_exactly(session)
+        except BaseException as error:
+            release()
+            if isinstance(error, BusyError):
+                raise ForkError("Code is running. Wait until it has ended.") from None
+            raise
+        if session is not self._continued:
+            self._episode.current = self._continued = copy
+            copy = session
+        return LiveSnapshot(copy, self._sessions.sandbox, release, self._called)
+
+    async def restore(self, snapshot: Any, *, tools: Functions, files: bool) -> None:
+        """Continue from a snapshot; see `Executor`.
+
+        Raises:
+            ForkError: It was made in another sandbox or process, by executors with other options,
+                or is gone.
+        """
+        if not isinstance(snapshot, LiveSnapshot):
+            raise ForkError(
+                f"The executor 'sandbox' made no such snapshot: it is a {type(snapshot).__name__}."
+            )
+        if snapshot.sandbox is not self._sessions.sandbox:
+            raise ForkError(
+                "The snapshot is in another sandbox. It can be restored by executors with equal "
+                "options, in the process that made it."
+            )
+        functions = _with_stubs(tools, files=files)
+        session = await snapshot.branch(functions)
+        self.names, self._called = list(functions), snapshot.called
+        await self._episode.replace(session)
 
 
 def with_modules(options: SandboxOptions) -> SandboxOptions:

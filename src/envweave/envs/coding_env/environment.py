@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
 import envweave as ew
-from envweave.codeact.environment import GradeWhen
+from envweave.codeact.environment import CodeActSnapshot, GradeWhen
 from envweave.codeact.executors.base import Executor
 from envweave.codeact.executors.sandbox import SandboxOptions, SandboxSessions, SessionSource
 from envweave.codeact.factory import AnyTools, create_codeact_env, read_limits
@@ -150,6 +150,19 @@ class CodingEnvironment(ew.Environment):
         if self._terminal is not None:
             state = dataclasses.replace(state, last_exit_code=self._terminal.exit_code)
         return state
+
+    async def snapshot(self) -> CodeActSnapshot:
+        """Return the running episode, as `CodeActEnvironment` does. That of a shell is refused.
+
+        Raises:
+            ForkError: It cannot be copied.
+        """
+        snapshot: CodeActSnapshot = await self._inner.snapshot()
+        return snapshot
+
+    async def restore(self, snapshot: CodeActSnapshot) -> None:
+        """Continue from a snapshot; see `CodeActEnvironment`."""
+        await self._inner.restore(snapshot)
 
     async def close(self) -> None:
         """Close the executor."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import final
+from typing import NoReturn, final
 
 from envweave.codeact.executors.base import Executor, Functions
 from envweave.codeact.executors.sandbox import (
@@ -14,7 +14,7 @@ from envweave.codeact.executors.sandbox import (
     SessionSource,
 )
 from envweave.codeact.models import Variable, exit_code_of
-from envweave.errors import OptionError, SessionLostError
+from envweave.errors import ForkError, OptionError, SessionLostError
 from envweave.sandbox.execution import ExecutionResult
 
 MIN_OPEN_FILES = 32
@@ -107,6 +107,14 @@ class TerminalExecutor(Executor):
     async def variables(self) -> dict[str, Variable]:
         """Return none: commands can list the variables of a shell."""
         return {}
+
+    async def snapshot(self) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            ForkError: Always.
+        """
+        raise ForkError("The processes of a shell cannot be copied, so its episode cannot be.")
 
     async def close(self) -> None:
         """End the session, and the sandbox if nothing else uses it."""

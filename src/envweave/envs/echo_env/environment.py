@@ -11,6 +11,8 @@ READY = "Echo environment ready!"
 class EchoEnvironment(ew.Environment):
     """Echo every message. A step earns a tenth of the message's length, and no step is the last."""
 
+    copyable = True
+
     def reset(self, *, seed: int | None = None) -> EchoObservation:  # noqa: ARG002 - nothing is random
         """Return the greeting. The seed has no effect: nothing here is random."""
         return EchoObservation(READY)

@@ -181,6 +181,14 @@ class SingleQuestion(ew.Environment):
         result.metadata["metrics"] = {"success": float(is_correct), "format": float(is_formatted)}
         return result
 
+    def snapshot(self) -> tuple[Any, str | None]:
+        """Return the current question, without the dataset."""
+        return self._expected, self._task_id
+
+    def restore(self, snapshot: tuple[Any, str | None]) -> None:
+        """Continue with the question of a snapshot."""
+        self._expected, self._task_id = snapshot
+
     def solution(self) -> GSM8KAction:
         """Return the right answer in the required form."""
         expected = self._expected

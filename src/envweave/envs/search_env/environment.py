@@ -85,6 +85,15 @@ class SearchEnvironment(ew.Environment):
         observation.metadata["metrics"] = {"recall": recall, "reciprocal_rank": reciprocal_rank}
         return observation
 
+    def snapshot(self) -> tuple[list[Query], int]:
+        """Return the order of the queries and the next one, without the documents."""
+        return list(self._queries), self._next
+
+    def restore(self, snapshot: tuple[list[Query], int]) -> None:
+        """Continue with the queries of a snapshot, which must be of the same documents."""
+        queries, self._next = snapshot
+        self._queries = list(queries)
+
     def _observe(self) -> SearchObservation:
         text = self._queries[self._next].text if self._next < len(self._queries) else ""
         return SearchObservation(text, self._index.features.of(text))

@@ -11,7 +11,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
-from envweave.recording.export.tables import replacing
+from envweave.recording.export.tables import encodable, json_text, replacing
 from envweave.recording.reader import EpisodeSummary, Recording
 from envweave.types import Episode
 from envweave.types.messages import plain_of
@@ -36,7 +36,7 @@ def to_eval(recording: Recording, path: str | os.PathLike[str]) -> int:
     with replacing(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
 
         def write(name: str, document: Any) -> None:
-            archive.writestr(name, json.dumps(document, allow_nan=False, ensure_ascii=False))
+            archive.writestr(name, json_text(document))
 
         log = _start(recording)
         write("_journal/start.json", log)
@@ -192,7 +192,7 @@ def _summary(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def _file_name(sample_id: str) -> str:
-    return sample_id.replace("/", "_").replace("\\", "_")
+    return encodable(sample_id).replace("/", "_").replace("\\", "_")
 
 
 def _time(seconds: float) -> str:

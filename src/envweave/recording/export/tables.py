@@ -61,7 +61,17 @@ def write_lines(path: str | os.PathLike[str], documents: Iterator[dict[str, Any]
 
 
 def _write_line(file: IO[str], document: dict[str, Any]) -> None:
-    file.write(json.dumps(document, allow_nan=False, ensure_ascii=False) + "\n")
+    file.write(json_text(document) + "\n")
+
+
+def json_text(document: Any) -> str:
+    """Return a document as JSON that UTF-8 can express: a lone surrogate becomes `?`."""
+    return encodable(json.dumps(document, allow_nan=False, ensure_ascii=False))
+
+
+def encodable(text: str) -> str:
+    """Return a text with `?` for what UTF-8 cannot express."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def to_parquet(recording: Recording, path: str | os.PathLike[str]) -> int:

@@ -12,13 +12,15 @@ import errno
 import os
 import resource
 import select
+import signal
 import socket
 import stat
+import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from envweave.sandbox.inside.seeding import reseed
+from envweave.sandbox.inside.seeding import random_state, reseed, set_random_state
 from envweave.sandbox.inside.spawn import Walls, take_user
 from envweave.sandbox.protocol.messages import (
     DESCRIPTOR,
@@ -36,15 +38,28 @@ if TYPE_CHECKING:
     from envweave.sandbox.inside.runner import SessionRunner
 
 
+_current_frames = sys._current_frames  # noqa: SLF001 - has all threads, however they were started
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+
+
 class BranchServer:
     """Answers `Branch` messages for a runner."""
 
     def __init__(self, runner: SessionRunner) -> None:
         self._runner = runner
+        self._random_state: Any = None  # what a fork loses of it
 
     def __call__(self, message: Branch) -> None:
         """Fork. The parent continues as before; the copy returns into its own loop."""
         runner = self._runner
+        try:
+            reason = _why_not_exact(runner) if message.strict else None
+            self._random_state = None if message.reseed else random_state()
+        except Exception as error:  # noqa: BLE001 - the code may have replaced what this calls
+            reason = f"{type(error).__name__}: {error}"[:_MAX_TEXT_LENGTH]
+        if reason is not None:
+            runner.send(Replied(message.id, Failure("BranchError", reason, ""), None))
+            return
         runner.send(Replied(message.id, None, None))
         connection = socket.socket(fileno=os.dup(DESCRIPTOR))
         try:
@@ -79,37 +94,70 @@ class BranchServer:
         os.close(descriptor)
         runner.reset_after_fork()
         here = os.getcwd()
-        files = _open_files(here)
+        files = _open_files(mounts.WORK)
         runner.send(Replied(message.id, None, sorted({inode for inode, _ in files})))
         go = os.read(DESCRIPTOR, 1)
         if go != b"g":
             os._exit(1)
-        kernel.unshare(kernel.NEW_USERS | kernel.NEW_MOUNTS)
+        try:
+            kernel.unshare(kernel.NEW_USERS | kernel.NEW_MOUNTS)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise OSError(error.errno, _TOO_MANY) from None
+            raise
         capabilities.drop_effective()
         runner.send(Replied(message.id, None, None))
         answer = runner.receive()
         if not isinstance(answer, ToolAnswer) or not answer.ok:
             os._exit(1)
         _move(here, files, dict(answer.value))
-        reseed(message.seed)
+        if message.reseed:
+            reseed(message.seed)
+        else:
+            set_random_state(self._random_state)
         runner.send(Ready())
+
+
+def _why_not_exact(runner: SessionRunner) -> str | None:
+    """Return what a copy would lose, or share with this session; `None` if nothing is known."""
+    if len(_current_frames()) > 1:
+        return "its code runs threads, which a copy would not have"
+    tasks, own = runner.async_state()
+    if tasks:
+        return f"a copy would lose what its asyncio tasks are doing, {tasks} of them"
+    if any(signal.getitimer(timer)[0] for timer in _TIMERS):
+        return "its code has set a timer, which a copy would lose"
+    device = os.stat(mounts.WORK).st_dev
+    for descriptor in _open_descriptors():
+        status = os.fstat(descriptor)
+        if descriptor in own or stat.S_ISCHR(status.st_mode) or stat.S_ISDIR(status.st_mode):
+            continue
+        if not stat.S_ISREG(status.st_mode):
+            return "its code has a pipe or a socket open, which a copy would share with it"
+        if status.st_dev != device:
+            return "its code has a file open outside the work folder, which a copy would share"
+    return None
 
 
 def _open_files(work: str) -> list[tuple[int, int]]:
     """Return inode and descriptor of each open regular file of the work folder."""
     device = os.stat(work).st_dev
     found = []
-    # One call for all, instead of one each: a regular file is always readable.
-    poll = select.poll()
-    for descriptor in range(DESCRIPTOR + 1, os.sysconf("SC_OPEN_MAX")):
-        poll.register(descriptor, select.POLLIN)
-    for descriptor, event in poll.poll(0):
-        if event & select.POLLNVAL:
-            continue
+    for descriptor in _open_descriptors():
         status = os.fstat(descriptor)
         if stat.S_ISREG(status.st_mode) and status.st_dev == device:
             found.append((status.st_ino, descriptor))
     return found
+
+
+def _open_descriptors() -> list[int]:
+    """Return the open descriptors, except those that the runner always has."""
+    every = range(DESCRIPTOR + 1, os.sysconf("SC_OPEN_MAX"))
+    poll = select.poll()  # one call for all, instead of one each
+    for descriptor in every:
+        poll.register(descriptor, 0)
+    closed = {descriptor for descriptor, event in poll.poll(0) if event & select.POLLNVAL}
+    return [descriptor for descriptor in every if descriptor not in closed]
 
 
 def _move(here: str, files: list[tuple[int, int]], paths: dict[int, str]) -> None:
@@ -147,6 +195,10 @@ def _copy_unlinked(descriptor: int, folder: str) -> int:
     return copy
 
 
+_TOO_MANY = (
+    "the kernel makes no more user namespaces; they nest at most 32 deep, one for each generation "
+    "of branches"
+)
 _MAX_PATH_LENGTH = 1000
 _MAX_LINK_LENGTH = 4096  # of what `link` takes
 _MAX_TEXT_LENGTH = 200

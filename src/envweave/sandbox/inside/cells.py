@@ -248,6 +248,19 @@ class Cells:
             self._abandoned_loops.append(self._loop)
             self._loop = None
 
+    def async_state(self) -> tuple[int, set[int]]:
+        """Return how many tasks of the event loop are not done, and the loops' descriptors."""
+        tasks, descriptors = 0, set()
+        for loop in (self._loop, *self._abandoned_loops):
+            if loop is None or loop.is_closed():
+                continue
+            with suppress(AttributeError):  # code may replace the kind of loop
+                for one in (loop._selector, loop._ssock, loop._csock):  # type: ignore[attr-defined] # noqa: SLF001 - there is no public way
+                    descriptors.add(one.fileno())
+            if loop is self._loop:
+                tasks = len(_modules["asyncio"].all_tasks(loop))
+        return tasks, descriptors
+
     def _compile(self, code: str) -> _Cell:
         name = self._sources.add(code)
         parts = _compile_apart(code, name, self._futures)

@@ -157,6 +157,10 @@ class SessionRunner:
         self._stderr.reset_after_fork()
         self._cells.reset_after_fork()
 
+    def async_state(self) -> tuple[int, set[int]]:
+        """Return how many asyncio tasks are not done, and the descriptors of event loops."""
+        return self._cells.async_state()
+
     def serve(self) -> NoReturn:
         """Serve the host until it hangs up."""
         while True:

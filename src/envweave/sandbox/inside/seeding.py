@@ -19,6 +19,8 @@ _WORD = 1 << 32
 _modules = sys.modules
 _generator: Any = random._inst  # noqa: SLF001 - the one that `random.seed` seeds
 _seed_from_system = Random.seed
+_get_state = Random.getstate
+_set_state = Random.setstate
 _finders = sys.meta_path
 
 
@@ -40,6 +42,20 @@ def reseed(seed: int | None) -> None:
     elif seed is not None:  # without a seed, it seeds itself from the system
         _AfterImport.is_used = True
         _finders.insert(0, _AfterImport(seed))
+
+
+def random_state() -> Any:
+    """Return the state of `random`, which a fork loses: the child seeds it from the system.
+
+    numpy has no such hook.
+    """
+    return _get_state(_generator), _generator.gauss_next
+
+
+def set_random_state(state: Any) -> None:
+    """Continue with a state that `random_state` returned before a fork."""
+    numbers, _generator.gauss_next = state
+    _set_state(_generator, numbers)
 
 
 def _seed_numpy(numpy_random: ModuleType, seed: int | None) -> None:

@@ -43,6 +43,7 @@ from envweave.sandbox.protocol.messages import (
     ToolAnswer,
     ToolSignature,
 )
+from envweave.sandbox.walls.mounts import WORK
 from envweave.sandbox.walls.namespaces import USER
 
 
@@ -120,8 +121,10 @@ class SessionHandle(Protocol):
     def excess(self) -> Literal["disk", "memory"] | None:
         """Return which limit that only the host can see is exceeded; `None` if none is."""
 
-    def branch(self, seed: int | None, deadline: float) -> SessionHandle:
-        """Return the handle of a live copy, whose `Ready` has been read.
+    def branch(
+        self, seed: int | None, deadline: float, *, reseed: bool = True, strict: bool = False
+    ) -> SessionHandle:
+        """Return the handle of a live copy, whose `Ready` has been read. See `Session.branch`.
 
         Called when no run is under way; uses the socket itself.
 
@@ -193,6 +196,21 @@ def _namespace(pid: int) -> int | None:
         return os.stat(f"/proc/{pid}/ns/pid").st_ino
     except OSError:
         return None
+
+
+def shares_memory(pid: int) -> bool:
+    """Whether a process has mapped memory, or a file of its work folder, that a copy would share.
+
+    It may be gone; then nothing is shared.
+    """
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", "rb") as file:
+        for line in file:
+            _, modes, _, _, _, *path = line.split(maxsplit=5)
+            if modes.endswith(b"s"):
+                is_work = bool(path) and path[0].startswith(WORK.encode())
+                if is_work or b"w" in modes:
+                    return True
+    return False
 
 
 _EXIT_WAIT_MS = 200
@@ -356,8 +374,11 @@ class SessionProcess:
         except SandboxError:
             return ExitReason("lost")
         if status is None:  # a branch is not a child of the template
-            died_with_first = first is None or (first is not self and first.is_gone())
-            return ExitReason("lost" if died_with_first else "unknown")
+            if first is None or (first is not self and first.is_gone()):
+                return ExitReason("lost")
+            status = self._exit_status()
+            if status is None:
+                return ExitReason("unknown")
         self._end()
         if os.WIFSIGNALED(status):
             return ExitReason("signal", os.WTERMSIG(status))
@@ -378,7 +399,9 @@ class SessionProcess:
             else None
         )
 
-    def branch(self, seed: int | None, deadline: float) -> SessionProcess:
+    def branch(
+        self, seed: int | None, deadline: float, *, reseed: bool = True, strict: bool = False
+    ) -> SessionProcess:
         """Return a live copy."""
         gate = self._template.gate
         if gate is None:
@@ -387,18 +410,24 @@ class SessionProcess:
                 f"'python'; this one has {self._template.plan.isolation!r} and "
                 f"{'shell' if self._template.plan.shell else 'python'!r}."
             )
+        if strict and shares_memory(self.pid):
+            raise BranchError(
+                "The session could not be copied: its code has mapped memory or files (mmap), "
+                "which a copy would share with it"
+            )
         try:
             mine, theirs = socket.socketpair()
         except OSError as error:
             raise BranchError(f"The session could not be copied: {error}") from error
         number = int.from_bytes(os.urandom(7), "little")
+        message = Branch(number, seed, reseed, strict)
         copy = None
         with self._group.copying:
             try:
                 with theirs:
                     mine.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
                     gate.allow(self.pid, "fork")
-                    send(self.socket, encoding.encode(Branch(number, seed)), deadline)
+                    send(self.socket, encoding.encode(message), deadline)
                     self._replied(number, deadline)
                     rights = array.array("i", [theirs.fileno()])
                     self.socket.sendmsg([b"b"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
@@ -541,6 +570,11 @@ class SessionProcess:
             poll = select.poll()
             poll.register(self._process, select.POLLIN)
             return bool(poll.poll(timeout_ms))
+
+    def _exit_status(self) -> int | None:
+        """Return the `waitpid` status of a process that is gone; `None` before Linux 6.15."""
+        with self._lock:
+            return process_group.exit_status(self._process) if self._process >= 0 else None
 
     def _replied(self, number: int, deadline: float) -> None:
         """Wait for the reply. Messages of the code's threads meanwhile are refused or dropped."""

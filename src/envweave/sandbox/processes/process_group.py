@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
+import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -61,6 +64,12 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _READ_ONLY_BYTES = 64 << 20
 """How much private memory a process may have besides what its limit counts: libraries have some
 that they write to once."""
+
+
+# Of <linux/pidfd.h>: `PIDFD_INFO_EXIT` asks `PIDFD_GET_INFO` for the status.
+_EXIT_INFO = 1 << 3
+_GET_INFO_BYTES = 64
+_GET_INFO = 3 << 30 | _GET_INFO_BYTES << 16 | 0xFF << 8 | 11
 
 
 def cpu_s(pid: int) -> float:
@@ -123,6 +132,21 @@ def signal_each(pids: Callable[[], Iterable[int]], number: int) -> None:
         signalled |= set(handles)
         if not handles:
             return
+
+
+def exit_status(pidfd: int) -> int | None:
+    """Return the `waitpid` status of a process that is gone, whoever reaped it.
+
+    `None` if it lives, or if the kernel is older than Linux 6.15.
+    """
+    info = bytearray(_GET_INFO_BYTES)
+    info[:8] = _EXIT_INFO.to_bytes(8, sys.byteorder)
+    try:
+        fcntl.ioctl(pidfd, _GET_INFO, info)
+    except OSError:
+        return None
+    found, *_, status = struct.unpack("QQ11Ii", info)
+    return status if found & _EXIT_INFO else None
 
 
 def are_stopped(pids: Iterable[int]) -> bool:

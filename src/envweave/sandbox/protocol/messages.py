@@ -51,10 +51,18 @@ class ToolAnswer(msgspec.Struct, array_like=True, tag=1, frozen=True):
 
 
 class Branch(msgspec.Struct, array_like=True, tag=2, frozen=True):
-    """Make a copy of yourself. A byte follows that carries the copy's socket."""
+    """Make a copy of yourself. A byte follows that carries the copy's socket.
+
+    Attributes:
+        seed: Seeds `random` and numpy in the copy; `None` seeds from the system.
+        reseed: Whether they are seeded at all. Otherwise the copy continues their sequences.
+        strict: Whether to refuse if the copy would lose or share something that the code uses.
+    """
 
     id: int
     seed: int | None
+    reseed: bool = True
+    strict: bool = False
 
 
 class Get(msgspec.Struct, array_like=True, tag=3, frozen=True):

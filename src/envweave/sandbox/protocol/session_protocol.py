@@ -295,17 +295,21 @@ class SessionProtocol:
         inside = work_path(path, self._work, call)
         return self._start(call, lambda number: ListFiles(number, inside), as_paths)
 
-    def prepare_branch(self, seed: Any) -> float:
+    def prepare_branch(self, seed: Any, *, reseed: bool = True) -> float:
         """Make sure that the session can be copied now; return the deadline for that.
 
         Raises:
-            OptionError: The seed is not valid.
+            OptionError: The seed is not valid, or has no effect.
             BranchError: It is in the middle of a message.
             SandboxError: The session is gone.
         """
         if self.termination is not None:
             raise self.termination.error("branch()")
-        seed_of(seed, "branch")
+        if seed_of(seed, "branch") is not None and not reseed:
+            raise OptionError(
+                f"branch(seed={seed!r}, reseed=False): with reseed=False the copy continues the "
+                "random sequences of this session, so it takes no seed."
+            )
         if not self._frames.is_empty:
             raise BranchError(
                 "branch() while a thread of the session is calling a tool. End the thread, or run "

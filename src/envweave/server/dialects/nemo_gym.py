@@ -54,7 +54,7 @@ MARK = b'"responses_create_params"'
 """What every body of this dialect has, and none of plain HTTP."""
 
 MAX_INVALID = 5
-"""How many replies that are no actions truncate an episode, as in the chat view."""
+"""An episode is truncated after this many invalid replies, as in the chat view."""
 
 KEPT = 4096
 """How many closed sessions are remembered, for a client that repeats its last step."""
@@ -64,11 +64,11 @@ _RESET_FIELDS = ("seed", "task", "options", "episode_id")
 
 @dataclass(eq=False)
 class _Driven:
-    """An episode and what its client was last told.
+    """An episode, and the last state its client has seen.
 
     Attributes:
         episode: The episode.
-        invalid: How many replies were no actions.
+        invalid: Number of replies that were not actions.
         is_scored: Whether any step had a reward.
         request_id: The id of the last step.
         answer: The answer to it.

@@ -56,7 +56,7 @@ MAX_LISTED = 100_000
 """How many tasks one answer may list."""
 
 WAIT_S = 25.0
-"""How long a client waits for a free session, until it is told to ask again."""
+"""How long a call waits for a free session, before the client must ask again."""
 
 PING_S = 10.0
 """How often a client that waits for a step gets a sign of life; the official one waits for 30 s."""
@@ -68,7 +68,7 @@ ANSWERS_KEPT = 16
 """How many answers of a session are stored for clients that resume."""
 
 KEPT = 4096
-"""How many closed sessions are remembered, so that their clients are told what happened."""
+"""How many closed sessions are remembered, so that late calls get the reason."""
 
 _TYPES = ("train", "validation", "test")
 

@@ -143,7 +143,7 @@ class TurnActions:
         """Return the action of a text.
 
         Raises:
-            ActionError: It is none.
+            ActionError: It is not a valid reply.
         """
         return self._read(ChatAction(content=text))
 

@@ -18,11 +18,13 @@ class SessionOptions:
         autoreset: Whether the end of an episode begins the next one, in the same result.
         timeout_s: Time limit of one call of the environment.
         position: Where to continue the stream of episodes of an earlier session.
+        snapshot: The token of a snapshot that the session is to be restored from.
     """
 
     autoreset: bool = False
     timeout_s: float | None = None
     position: Position | None = None
+    snapshot: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +55,11 @@ class SessionRuntime(Protocol):
         ...
 
     async def call(self, method: str, params: Mapping[str, Any], timeout_s: float | None) -> Any:
-        """Carry out `reset`, `check_reset`, `step` or `state`; return the encoded result.
+        """Carry out a call of an environment's method; return the encoded result.
 
-        If the environment exceeds `timeout_s` or is lost, the episode ends in a result with that
-        reason, as on every backend.
+        The methods are `reset`, `check_reset`, `step`, `state`, `snapshot` and `restore`. If the
+        environment exceeds `timeout_s` or is lost in a step, the episode ends in a result with
+        that reason, as on every backend. The value of `snapshot` is a `KeptSnapshot`.
 
         Raises:
             EnvWeaveError: The call was refused or failed.

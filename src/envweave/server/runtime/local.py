@@ -35,6 +35,7 @@ from envweave.server.runtime.worker_thread import (
     ThreadAffinity,
 )
 from envweave.session import AsyncDriver, Session
+from envweave.session.kept_snapshots import KeptSnapshots
 from envweave.types import Task, Tasks
 from envweave.wire.description import Description, describe
 from envweave.wrappers import Wrapper
@@ -74,6 +75,7 @@ class LocalRuntime:
         self._runners: dict[int, SessionRuntime] = {}
         self._spare: MadeSession | None = None
         self._orphans: set[asyncio.Task[Any]] = set()  # coroutines that ignored their cancellation
+        self._kept = KeptSnapshots()  # of all sessions
         self._tasks: Tasks | None = None
         self._description: Description | None = None
         self._release_shared: Callable[[], None] | None = None  # releases what environments share
@@ -153,11 +155,25 @@ class LocalRuntime:
         if belongs_on_loop(session):
             self._pool.release(made.affinity)
             runner = LoopRunner(
-                self._maker, self._pool, number, session, options, on_close, self._orphans
+                self._maker,
+                self._pool,
+                number,
+                session,
+                options,
+                on_close,
+                self._orphans,
+                self._kept,
             )
         else:
             runner = ThreadedRunner(
-                self._maker, self._pool, number, session, made.affinity, options, on_close
+                self._maker,
+                self._pool,
+                number,
+                session,
+                made.affinity,
+                options,
+                on_close,
+                self._kept,
             )
         self._runners[number] = runner
         return runner
@@ -228,6 +244,7 @@ class LocalRuntime:
     async def close(self) -> None:
         """Close every environment, and end every idle thread. May be called twice."""
         self._is_closed = True
+        self._kept.clear()
         spare, self._spare = self._spare, None
         closing = [runner.close() for runner in list(self._runners.values())]
         await asyncio.gather(*closing, return_exceptions=True)

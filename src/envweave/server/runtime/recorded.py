@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, final
 
-from envweave.recording.recorder import EpisodeEvents, pack
+from envweave.recording.events import pack
+from envweave.recording.recorder import EpisodeEvents
 from envweave.recording.writer import RunWriter
 from envweave.server.runtime.base import Health, Runtime, SessionOptions, SessionRuntime
 from envweave.types import ToolResult
@@ -92,8 +93,8 @@ class RecordedRunner:
         return self._runner.is_live
 
     async def call(self, method: str, params: Mapping[str, Any], timeout_s: float | None) -> Any:
-        """Carry out `reset`, `check_reset`, `step` or `state`; return the encoded result."""
-        if method not in ("reset", "step"):
+        """Carry out a call of an environment's method; return the encoded result."""
+        if method not in ("reset", "step", "restore"):
             return await self._runner.call(method, params, timeout_s)
         answer = params.get("answer")
         packed = pack(_read_answer(answer) if answer is not None else params.get("action"))
@@ -101,7 +102,8 @@ class RecordedRunner:
         try:
             wired = await self._runner.call(method, params, timeout_s)
         except Exception as error:
-            self._events.failed(error)
+            if not (method == "restore" and self._runner.is_live):  # else it is unharmed
+                self._events.failed(error)
             raise
         self._record(method, params, wired, packed, perf_counter() - began_s)
         return wired
@@ -113,6 +115,12 @@ class RecordedRunner:
         if method == "step":
             is_answer = params.get("answer") is not None
             self._events.stepped(packed, result, duration_s, is_answer=is_answer)
+        elif method == "restore":
+            assert wired.parent is not None  # of every restored episode
+            self._events.left("restore() began another episode.")
+            episode, step = wired.parent
+            self._events.about = {"parent": {"episode": episode, "step": step}}
+            self._events.began(result, duration_s, task=result.task_id)
         else:
             asked = {name: params.get(name) for name in ("seed", "task", "options")}
             self._events.began(result, duration_s, **asked)

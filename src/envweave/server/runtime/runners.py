@@ -32,7 +32,9 @@ from envweave.server.dispatch import (
     ParsedCall,
     PlainDriver,
     ProcessExitAttemptError,
+    fork_failed,
     is_live,
+    keep_snapshot,
     perform,
     perform_on_loop,
     read_call,
@@ -50,8 +52,9 @@ from envweave.server.runtime.worker_thread import (
 )
 from envweave.session import AsyncDriver, Deadline, Phase, Position, Session
 from envweave.session.episodes import EpisodeTracker, advance_seed, with_autoreset
+from envweave.session.kept_snapshots import KeptSnapshots
 from envweave.session.loss_log import LOSSES_LOGGED
-from envweave.session.session import refusal
+from envweave.session.session import SessionSnapshot, refusal
 from envweave.types import EpisodeEnd, StepResult
 from envweave.wire.columns import ActionBatch
 from envweave.wire.results import encode_result
@@ -95,11 +98,13 @@ class ThreadedRunner:
         affinity: ThreadAffinity,
         options: SessionOptions,
         on_close: Callable[[int], None],
+        kept: KeptSnapshots,
     ) -> None:
         self._maker = maker
         self.pool = pool
         self._index = index
         self._on_close = on_close
+        self._kept = kept
         self.affinity = affinity
         self._session_options = options
         self._autoreset = options.autoreset
@@ -137,7 +142,7 @@ class ThreadedRunner:
             self.driver.session.autoreset = False
 
     async def call(self, method: str, params: Mapping[str, Any], timeout_s: float | None) -> Any:
-        """Carry out `reset`, `check_reset`, `step` or `state`; return the encoded result.
+        """Carry out a call of an environment's method; return the encoded result.
 
         Raises:
             EnvWeaveError: The call was refused or failed.
@@ -151,11 +156,16 @@ class ThreadedRunner:
             return await self._step(call, timeout_s)
         if method == "reset":
             return _encoded_or_raise(await self._reset(call, timeout_s))
+        if method == "restore":
+            return _encoded_or_raise(await self._restore(call, timeout_s))
         try:
             if method == "check_reset":
                 await self._ready(timeout_s)
-            return _encoded_or_raise(await self._perform(call, timeout_s))
+            performed = await self._perform(call, timeout_s)
+            return _encoded_or_raise(keep_snapshot(performed, self._kept))
         except EnvironmentLossError as loss:
+            if method == "snapshot":
+                raise fork_failed(method, self._name, loss) from None
             if method == "state":
                 raise StateFailedError(f"{self._name}.state failed: {loss}") from None
             raise EnvironmentLostError(f"{self._name} cannot be reset: {loss}") from None
@@ -172,6 +182,16 @@ class ThreadedRunner:
         except EnvironmentLossError as loss:
             self._tracker.is_live = False
             raise EnvironmentLostError(f"{self._name}.reset() failed: {loss}") from None
+
+    async def _restore(self, call: ParsedCall, timeout_s: float | None) -> CallOutcome:
+        point = self._kept.get(call.token)  # before anything changes
+        try:
+            await self._ready(timeout_s)
+            self.pool.settle(self.affinity)
+            return await self._perform(call, timeout_s, point)
+        except EnvironmentLossError as loss:
+            self._tracker.is_live = False
+            raise fork_failed("restore", self._name, loss) from None
 
     async def _step(self, call: ParsedCall, timeout_s: float | None) -> Any:
         if self.driver is None:
@@ -269,14 +289,16 @@ class ThreadedRunner:
         self._adopt(session)
         session.resume_from(self._position)
 
-    async def _perform(self, call: ParsedCall, timeout_s: float | None) -> CallOutcome:
+    async def _perform(
+        self, call: ParsedCall, timeout_s: float | None, point: SessionSnapshot | None = None
+    ) -> CallOutcome:
         driver, affinity = self.driver, self.affinity
         if driver is None:
             raise self._loss
         try:
             performed: CallOutcome = await self.pool.run(
                 affinity,
-                partial(perform, driver, call),
+                partial(perform, driver, call, point),
                 timeout_s,
                 partial(self.on_abandoned, driver, affinity),
             )
@@ -518,7 +540,7 @@ class StepJob(ThreadJob):
         """Deliver the steps that are done, and move those behind the running one elsewhere."""
         if self._is_answered:
             return
-        left = list(self._left)  # at once: nobody takes one meanwhile
+        left = list(self._left)  # at once, so that none is taken meanwhile
         begun = self._open[: len(self._open) - len(left)]
         done = [i for i in begun if self._outcomes[i] is not None]
         self._open = running = [i for i in begun if i not in done]
@@ -578,11 +600,13 @@ class LoopRunner:
         options: SessionOptions,
         on_close: Callable[[int], None],
         orphans: set[asyncio.Task[Any]],
+        kept: KeptSnapshots,
     ) -> None:
         self._maker = maker
         self._pool = pool
         self._index = index
         self._on_close = on_close
+        self._kept = kept
         self._name = session.interface.name
         self._multi_agent = session.interface.possible_agents is not None
         self._tracker = EpisodeTracker(several_agents=self._multi_agent)
@@ -612,7 +636,7 @@ class LoopRunner:
         self._session.autoreset = False
 
     async def call(self, method: str, params: Mapping[str, Any], timeout_s: float | None) -> Any:
-        """Carry out `reset`, `check_reset`, `step` or `state`; return the encoded result.
+        """Carry out a call of an environment's method; return the encoded result.
 
         Raises:
             EnvWeaveError: The call was refused or failed.
@@ -622,22 +646,25 @@ class LoopRunner:
             raise ClosedError(f"{method}() on {self._name}, which is closed.")
         if method == "state" and self._maker.is_shared_object:
             refuse_early_state(self._session)
+        point = self._kept.get(call.token) if method == "restore" else None
         self._driver.timeout_s = timeout_s
         try:
-            performed = await self._perform(call)
+            performed = keep_snapshot(await self._perform(call, point), self._kept)
         except ProcessExitAttemptError as error:
             self._session.slot.failed = True
             if method == "step":
                 return await self._lost(str(error))
             if method == "state":
                 raise StateFailedError(f"{self._name}.state failed: {error}") from None
+            if method in ("snapshot", "restore"):
+                raise fork_failed(method, self._name, error) from None
             raise EnvironmentLostError(f"{self._name}.reset() failed: {error}") from None
         if isinstance(performed.value, EnvWeaveError):
             raise performed.value
         return performed.encoded
 
-    async def _perform(self, call: ParsedCall) -> CallOutcome:
-        performed = await perform_on_loop(self._driver, call)
+    async def _perform(self, call: ParsedCall, point: SessionSnapshot | None = None) -> CallOutcome:
+        performed = await perform_on_loop(self._driver, call, point)
         if isinstance(performed.value, StepResult):
             self._tracker.follow(performed.value)
         return performed

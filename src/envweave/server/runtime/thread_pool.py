@@ -55,7 +55,7 @@ LONGEST_COUNTED_S = 0.01
 """A longer step counts as this long in the average, so that one does not decide for all."""
 
 SLOW_CALLS = 5
-"""After so many calls in a row that are not quick the loop leaves these environments' thread."""
+"""After this many slow calls in a row, the loop leaves these environments' thread."""
 
 CROWDED_S = 0.002
 """How much longer a quick call may take while others compete for the interpreter."""
@@ -67,7 +67,7 @@ QUICKLY_MADE_S = 0.002
 """Before the first step, environments that are made within this time count as quick."""
 
 MADE_FIRST = 4
-"""After so many it is known whether environments are made quickly."""
+"""After this many it is known whether environments are made quickly."""
 
 JOIN_S = 1.0
 """How long to wait for an idle thread to end."""
@@ -90,7 +90,7 @@ class PinnedThreadPool:
         self._inline: WorkerThread | None = None  # the one among them that is the loop's
         self._retired: list[WorkerThread] = []  # about to end
         self._stuck: set[ThreadJob] = set()  # calls past their deadline that still run
-        # Calls for which no thread is free: first those that are no steps, so that sessions can
+        # Calls for which no thread is free: first those other than steps, so that sessions can
         # begin while others take their time.
         self._waiting_first: deque[ThreadJob] = deque()
         self._waiting_steps: deque[ThreadJob] = deque()

@@ -7,6 +7,7 @@ how many of its calls are stuck whenever that has changed.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -32,6 +33,8 @@ END_S = 15.0
 OVERDUE_S = 1.0
 """How long after a call's deadline its worker process is pinged."""
 
+_NUMBERS = itertools.count(1)
+
 SILENT_S = 5.0
 """How long a worker process may take to answer a ping."""
 
@@ -41,6 +44,7 @@ class ServerWorker:
     """A worker process that runs sessions of a server.
 
     Attributes:
+        number: Its number among those of this process; part of the tokens of its snapshots.
         sessions: How many it has.
         stuck: How many calls past their deadline could not be stopped there, and still run.
         is_draining: Whether it gets no more sessions.
@@ -59,6 +63,7 @@ class ServerWorker:
         self._is_ending = False
         self._watching: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
+        self.number = next(_NUMBERS)
         self.sessions = 0
         self.stuck = 0
         self.is_draining = False
@@ -129,6 +134,15 @@ class ServerWorker:
                 "ended"
             )
             await self.is_gone.wait()
+
+    def global_token(self, token: str) -> str:
+        """Return the token of a snapshot there, as it is known outside of the process."""
+        return f"{self.number}-{token}"
+
+    def local_token(self, token: str) -> str | None:
+        """Return the token that a snapshot has there; `None` if it is of another process."""
+        number, _, own = token.partition("-")
+        return own if number == str(self.number) else None
 
     def notify(self, method: str, session: int = 0, *, number: int = 0) -> None:
         """Send a message that has no reply; dropped if the process is gone."""

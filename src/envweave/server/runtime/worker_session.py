@@ -12,13 +12,16 @@ from envweave.errors import (
     ClosedError,
     EnvironmentLostError,
     EnvWeaveError,
+    ForkError,
     StateFailedError,
     WireError,
 )
+from envweave.server.dispatch import fork_failed, read_token
 from envweave.server.runtime.base import SessionOptions
 from envweave.server.runtime.worker_connection import ServerWorker
 from envweave.session import Phase, Position
 from envweave.session.episodes import EpisodeTracker, with_autoreset
+from envweave.session.kept_snapshots import KeptSnapshot
 from envweave.session.loss_log import LOSSES_LOGGED
 from envweave.session.session import refusal
 from envweave.types import EpisodeEnd
@@ -36,6 +39,14 @@ class Workers(Protocol):
         """Return a worker process for a session, and count the session there."""
         ...
 
+    def keeper(self, token: str) -> ServerWorker:
+        """Return the worker process that keeps a snapshot.
+
+        Raises:
+            ForkError: There is no such worker process.
+        """
+        ...
+
     def release(self, worker: ServerWorker) -> None:
         """Count a session of a worker no longer."""
 
@@ -45,7 +56,10 @@ class Workers(Protocol):
 
 @final
 class WorkerRunner:
-    """Runs one session in a worker process; in another one when that is lost."""
+    """Runs one session in a worker process; in another one when that is lost.
+
+    A session that is restored moves to the worker process that keeps the snapshot.
+    """
 
     def __init__(
         self, number: int, name: str, options: SessionOptions, workers: Workers, *, several: bool
@@ -75,14 +89,18 @@ class WorkerRunner:
         if self._worker is not None:
             self._worker.notify("stop_resetting", self._number)
 
-    async def open(self) -> None:
-        """Make an environment, in some worker.
+    async def open(self, beside: ServerWorker | None = None) -> None:
+        """Make an environment, in some worker, or in that one.
 
         Raises:
             EnvWeaveError: It could not be made.
             WorkerLostError: The worker was lost meanwhile.
         """
-        worker = await self._workers.choose()
+        if beside is None:
+            worker = await self._workers.choose()
+        else:
+            worker = beside
+            worker.sessions += 1
         options = {"autoreset": self._autoreset, "position": self._position}
         try:
             reply = await worker.call("open", self._number, options, self._timeout_s)
@@ -97,7 +115,7 @@ class WorkerRunner:
         self._worker = worker
 
     async def call(self, method: str, params: Mapping[str, Any], timeout_s: float | None) -> Any:
-        """Carry out `reset`, `check_reset`, `step` or `state`; return the encoded result.
+        """Carry out a call of an environment's method; return the encoded result.
 
         Raises:
             EnvWeaveError: The call was refused, or failed.
@@ -108,6 +126,10 @@ class WorkerRunner:
             return await self._step(params, timeout_s)
         if method == "reset":
             return await self._reset(params, timeout_s)
+        if method == "restore":
+            return await self._restore(params, timeout_s)
+        if method == "snapshot":
+            return await self._snapshot(params, timeout_s)
         try:
             if method == "check_reset":
                 await self._ready()
@@ -124,6 +146,56 @@ class WorkerRunner:
         except WorkerLostError as loss:
             self._tracker.is_live = False
             raise EnvironmentLostError(f"{self._name}.reset() failed: {loss}") from None
+
+    async def _snapshot(self, params: Mapping[str, Any], timeout_s: float | None) -> KeptSnapshot:
+        worker = self._worker
+        try:
+            kept = KeptSnapshot(*(await self._call("snapshot", params, timeout_s)).value())
+        except WorkerLostError as loss:
+            raise fork_failed("snapshot", self._name, loss) from None
+        assert worker is not None  # it has answered
+        return kept._replace(token=worker.global_token(kept.token))
+
+    async def _restore(self, params: Mapping[str, Any], timeout_s: float | None) -> Wired:
+        token = read_token(params.get("token"))
+        worker = self._worker
+        if worker is None or worker.gone is not None or worker.local_token(token) is None:
+            worker = self._workers.keeper(token)
+        params = {**params, "token": worker.local_token(token)}
+        if worker is not self._worker:
+            return await self._restore_in(worker, params, timeout_s)
+        try:
+            return self._take(await self._call("restore", params, timeout_s))
+        except WorkerLostError as loss:
+            self._tracker.is_live = False
+            raise fork_failed("restore", self._name, loss) from None
+
+    async def _restore_in(
+        self, worker: ServerWorker, params: Mapping[str, Any], timeout_s: float | None
+    ) -> Wired:
+        """Restore in another worker process, and go on there.
+
+        Raises:
+            EnvWeaveError: It failed; the session is where it was, as it was.
+        """
+        last, was_live = self._worker, self._tracker.is_live
+        try:
+            await self.open(worker)
+        except (EnvWeaveError, WorkerLostError) as error:
+            raise ForkError(
+                f"No {self._name} could be made where the snapshot is kept: {error}"
+            ) from error
+        try:
+            result = self._take(await self._call("restore", params, timeout_s))
+        except (EnvWeaveError, WorkerLostError) as error:
+            self._workers.discard(worker, self._number)
+            self._worker, self._tracker.is_live = last, was_live
+            if isinstance(error, WorkerLostError):
+                raise fork_failed("restore", self._name, error) from None
+            raise
+        if last is not None and last.gone is None:
+            self._workers.discard(last, self._number)
+        return result
 
     async def _step(self, params: Mapping[str, Any], timeout_s: float | None) -> Any:
         try:
@@ -174,7 +246,7 @@ class WorkerRunner:
     def _on_reply(self, method: str, reply: WorkerReply) -> None:
         """Record a reply, also if the caller was cancelled."""
         self._note_position(reply)
-        if reply.is_done and method in ("reset", "step"):
+        if reply.is_done and method in ("reset", "step", "restore"):
             try:
                 self._last = decode_result(reply.value())
                 self._tracker.follow(result_of(self._last, IDENTITY))

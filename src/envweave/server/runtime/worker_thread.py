@@ -27,7 +27,7 @@ LONG_S = 0.05
 """A call that takes longer than this blocks its thread, and other environments move away."""
 
 QUICK_STEPS = 10
-"""After so many quick steps of a thread its environments may run on the loop again."""
+"""After this many quick steps of a thread, its environments may run on the loop again."""
 
 
 class CallTimeoutError(Exception):
@@ -113,7 +113,7 @@ class ThreadJob(ABC):
     @property
     @abstractmethod
     def is_answered(self) -> bool:
-        """Whether nobody waits for the outcome any more."""
+        """Whether the outcome is no longer awaited."""
 
     @abstractmethod
     def deliver(self, outcome: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import itertools
 import logging
@@ -15,6 +16,7 @@ from envweave.errors import (
     ConnectionLostError,
     EnvironmentLostError,
     EnvWeaveError,
+    ForkError,
     OptionError,
     StartupError,
     TaskError,
@@ -126,8 +128,12 @@ class WorkerRuntime:
         about = self.description
         several = about.possible_agents is not None
         runner = WorkerRunner(next(self._numbers), about.name, options, self, several=several)
+        beside = None
+        if options.snapshot is not None:
+            with contextlib.suppress(ForkError):  # which `restore` raises
+                beside = self.keeper(options.snapshot)
         try:
-            await runner.open()
+            await runner.open(beside)
         except WorkerLostError as loss:
             # No second attempt: making it may be what ended the worker, and would end the next one.
             raise EnvironmentLostError(f"Making {self._spec.id!r} failed: {loss}.") from None
@@ -155,6 +161,20 @@ class WorkerRuntime:
         worker = min(available, key=lambda worker: worker.sessions)
         worker.sessions += 1
         return worker
+
+    def keeper(self, token: str) -> ServerWorker:
+        """Return the worker process that keeps a snapshot.
+
+        Raises:
+            ForkError: It is gone, or there never was one.
+        """
+        for worker in self._available():
+            if worker.local_token(token) is not None:
+                return worker
+        raise ForkError(
+            "No worker process of the server keeps the snapshot: it was ended, or the snapshot is "
+            "of another server."
+        )
 
     def _available(self) -> list[ServerWorker]:
         return [

@@ -138,7 +138,7 @@ class TurnTable:
 
     @classmethod
     def of(cls, workers: int) -> TurnTable:
-        """Make one for so many workers."""
+        """Make one for a number of workers."""
         return cls(SharedMemory.of(workers * WIDTH * 8))
 
     def clear(self, slot: TurnSlot) -> None:

@@ -102,7 +102,14 @@ class ContainerHandle:
             self._send(InspectRequest(self.number))
         return self.exceeded
 
-    def branch(self, seed: int | None, deadline: float) -> NoReturn:  # noqa: ARG002 - of SessionHandle
+    def branch(  # the arguments are those of `SessionHandle`
+        self,
+        seed: int | None,  # noqa: ARG002
+        deadline: float,  # noqa: ARG002
+        *,
+        reseed: bool = True,  # noqa: ARG002
+        strict: bool = False,  # noqa: ARG002
+    ) -> NoReturn:
         """Refuse.
 
         Raises:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
+
 import envweave as ew
 
 
@@ -133,3 +135,47 @@ class SlowTool(ew.Environment):
         self._steps += 1
         await asyncio.sleep(self._seconds)
         return Seen(text="next", reward=1.0, done=self._steps == 2)
+
+
+class Unscored(ew.Environment):
+    """Ends after one step, without a reward."""
+
+    action_spec = Say
+    observation_spec = Seen
+
+    def reset(self) -> Seen:
+        return Seen(text="begin")
+
+    def step(self, action: Say) -> Seen:
+        return Seen(text="end", done=True)
+
+
+@dataclass
+class Camera(ew.Observation):
+    """A picture and a note."""
+
+    picture: np.ndarray | None = None
+    note: str = ""
+
+
+class Photographer(ew.Environment):
+    """Shows a picture of one gray, which is the number of the step."""
+
+    action_spec = Say
+    observation_spec = Camera
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def reset(self) -> Camera:
+        self._steps = 0
+        return self._seen()
+
+    def step(self, action: Say) -> Camera:
+        self._steps += 1
+        seen = self._seen()
+        seen.reward = 1.0
+        return seen
+
+    def _seen(self) -> Camera:
+        return Camera(picture=np.full((16, 20, 3), self._steps, np.uint8), note="a wall")
