@@ -28,7 +28,7 @@ PUBLIC_NAMES = {
         EpisodeStatistics EpisodeStep
         ExecutionResult Fault HTTPEnvClient KubernetesProvider LocalDockerProvider LogEvent
         MathProblemTransform MultiAgentEnvironment NeedAction Observation Pool Recording
-        Registry Request ResetBatch ResetResult Rollout Spec State StepBatch StepResult
+        Registry Request ResetBatch ResetResult Rollout Snapshot Spec State StepBatch StepResult
         SubprocessProvider Task TaskCompletionTransform Tasks TimeLimit TokenizerWrapper
         ToolCallRequest ToolRegistry ToolResult Transform VectorEnv WarmPool Wrapper
         __version__ agents chat codeact create_codeact_env create_fastapi_app
@@ -101,7 +101,8 @@ PUBLIC_NAMES = {
     "envweave.types": """
         AGENT Action AgentEnd AutoResetReady Blame Episode EpisodeEnd EpisodeParent
         EpisodePoint EpisodeStep Event LogEvent
-        NeedAction Observation REFUSED Reason Request ResetResult State StepResult Task Tasks
+        NeedAction Observation REFUSED Reason Request ResetResult Snapshot State StepResult Task
+        Tasks
         ToolCallRequest ToolResult
     """,
 }
@@ -109,12 +110,11 @@ ERRORS = """
     AccessError ActionError AlreadyRegisteredError BackendNotFoundError BadReturnError
     BranchError BusyError CallOrderError CapacityError ClosedError ConnectionLostError
     DeadlineError DefinitionError EnvIdError EnvNotFoundError EnvWeaveError EnvironmentFailure
-    EnvironmentLostError InstallError IsolationError MissingExtraError NameNotFoundError
-    OptionError PlainDataError PluginError RecordingError RecordingWarning RegistryError
-    ResetFailedError ResetNeededError
-    RolloutFailedError SandboxError SeedError ServerError SessionEndedError SessionGoneError
-    SessionLostError SpecError StartupError StateFailedError TaskError ToolCallOpenError
-    WireError WorkFileError
+    EnvironmentLostError ForkError InstallError IsolationError MissingExtraError
+    NameNotFoundError OptionError PlainDataError PluginError RecordingError RecordingWarning
+    RegistryError ResetFailedError ResetNeededError RolloutFailedError SandboxError SeedError
+    ServerError SessionEndedError SessionGoneError SessionLostError SpecError StartupError
+    StateFailedError TaskError ToolCallOpenError WireError WorkFileError
 """
 ENTRY_POINTS = {
     "console_scripts": """

@@ -6,8 +6,8 @@ import socket
 import threading
 
 import pytest
+from environments.replies import Recorder
 from fake_services import Failure, chat_server, completion
-from reply_environments import Recorder
 
 import envweave as ew
 from envweave.agents import ChatAgent, ModelError, ReplyAgent, Tokens, Truncate
@@ -236,5 +236,5 @@ def test_the_agent_replies_in_a_conversation_of_the_caller_s():
 
 
 def test_unknown_options_of_a_conversation_are_refused():
-    with pytest.raises(OptionError, match="'sytem' is no option"):
+    with pytest.raises(OptionError, match="'sytem' is not an option"):
         ReplyAgent(lambda turn: "hm", sytem="Play.")

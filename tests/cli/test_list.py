@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,28 @@ def test_main_reads_the_arguments_of_the_process_by_default(monkeypatch, capsys,
 
     assert code == 0
     assert capsys.readouterr().out.startswith("envweave ")
+
+
+def test_what_libraries_offer_is_listed_and_searched(envweave, monkeypatch):
+    for module in ("reasoning_gym", "pyspiel"):
+        monkeypatch.setitem(sys.modules, module, None)
+
+    every = envweave("list", "--available")
+    found = json.loads(envweave("list", "--available", "cartpole-v1", "--json").stdout)
+
+    assert "gym:// " in every.text
+    assert "gym://Acrobot-v1" in every.text
+    assert "all: envweave list --available gym" in every.text
+    assert "pip install 'envweave[reasoning-gym]'" in every.text
+    by_scheme = {one["scheme"]: one for one in found["available"]}
+    assert "gym://CartPole-v1" in by_scheme["gym"]["ids"]
+    assert all("cartpole-v1" in one.lower() for one in by_scheme["gym"]["ids"])
+    assert "pip install 'envweave[openspiel]'" in by_scheme["openspiel"]["error"]
+
+
+def test_a_scheme_names_everything_that_its_library_offers(envweave):
+    ran = envweave("list", "--available", "gym")
+
+    assert ran.code == 0
+    assert "gym://CartPole-v1" in ran.text
+    assert "gym://tabular/Blackjack-v0" in ran.text

@@ -48,9 +48,13 @@ def test_every_file_has_the_names_of_the_project(envweave, here, kind):
 
     files = texts(here / "coin-flip")
     for path, text in files.items():
-        assert not re.search(r"my[_-]env|\bMy[A-Z]|@(summary|factory|usage|files|envweave)@", text)
+        assert not re.search(
+            r"my[_-]env|\bMy[A-Z]|@(summary|factory|usage|files|envweave|pad)@", text
+        )
         if path.endswith(".py"):
             ast.parse(text)
+    commands = re.findall(r"^\$ envweave .*#", files["README.md"], re.MULTILINE)
+    assert len({len(line) for line in commands}) == 1
     project = tomllib.loads(files["pyproject.toml"])["project"]
     assert project["name"] == "coin-flip"
     assert list(project["entry-points"]["envweave.envs"]) == ["coin-flip-v0"]

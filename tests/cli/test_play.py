@@ -146,7 +146,7 @@ def test_a_value_that_does_not_fit_is_asked_for_again(play):
     ran = play("Form", ["9", "slow", "12", "seven", "7", "perhaps", "no"])
 
     assert ran.code == 0
-    assert "'9' is none of the choices: 1) slow 2) fast." in ran.text
+    assert "'9' is not one of the choices: 1) slow 2) fast." in ran.text
     assert "count: 12 is not between 0 and 9" in ran.text
     assert "'seven' is not a whole number." in ran.text
     assert "'perhaps' is neither y nor n." in ran.text
@@ -171,7 +171,7 @@ def test_a_refused_action_costs_nothing(play):
 def test_only_legal_choices_are_offered(play):
     ran = play("Masked", ["stay", "right"])
 
-    assert "action (1) left 3) right): stay 'stay' is none of the choices" in ran.text
+    assert "action (1) left 3) right): stay 'stay' is not one of the choices" in ran.text
     assert "over: terminated" in ran.text
 
 

@@ -3,10 +3,11 @@
 import asyncio
 import base64
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from reply_environments import Recorder, Say, Seen
+from environments.replies import Recorder, Say, Seen
 
 import envweave as ew
 from envweave.agents import Truncate
@@ -53,7 +54,7 @@ def test_the_author_s_render_decides_what_is_shown():
         assert chat.messages() == [{"role": "user", "content": ".XO"}]
 
 
-def test_the_form_of_replies_is_told_unless_tools_are_offered():
+def test_the_form_of_replies_is_described_unless_tools_are_offered():
     told, offered = ew.chat(Recorder("union")), ew.chat(Recorder("union"), use_tools=True)
     told.reset()
     offered.reset()
@@ -150,7 +151,7 @@ def test_an_action_that_the_environment_refuses_costs_a_step_too():
 
 
 @pytest.mark.parametrize("reply", [5, None, ["hello"], {"x": "hello"}.items()])
-def test_what_is_no_reply_at_all_is_refused_and_costs_nothing(reply):
+def test_a_value_that_is_not_a_reply_is_refused_and_costs_nothing(reply):
     env = Recorder("say")
     with ew.chat(env) as chat:
         chat.reset()
@@ -193,7 +194,7 @@ def test_each_agent_has_its_own_conversation():
             "user",
         ]
         assert '"board":[[1,0,0],[0,0,0],[0,0,0]]' in chat.messages("o")[1]["content"]
-        with pytest.raises(OptionError, match="'y' is no agent"):
+        with pytest.raises(OptionError, match="has no agent 'y'"):
             chat.messages("y")
         with pytest.raises(ActionError, match="waits for the replies of x"):
             chat.step({"o": "4"})
@@ -275,6 +276,53 @@ def test_tool_calls_of_the_environment_are_answered_by_functions():
         assert result.step_index == 1
         assert result.reward == 0.75
         assert chat.messages()[-1]["content"] == "heard Ann: 555"
+
+
+class Conference(ew.MultiAgentEnvironment):
+    """Asks its caller to run a tool twice in each step."""
+
+    possible_agents = ("one", "two")
+    action_spec: ClassVar[Any] = {"one": str, "two": str}
+    observation_spec: ClassVar[Any] = {"one": str, "two": str}
+
+    def reset(self):
+        self._asked = 0
+        return self._told(0.0, is_over=False)[0], {}
+
+    def step(self, actions):
+        self._ask()
+        return self._told(1.0, is_over=False)
+
+    def answer(self, result):
+        if self._asked < 2:
+            self._ask()
+            return self._told(0.5, is_over=False)
+        return self._told(0.25, is_over=True)
+
+    def _ask(self):
+        self._asked += 1
+        self.emit(ew.ToolCallRequest(f"c{self._asked}", "look_up", {}))
+
+    def _told(self, earned, *, is_over):
+        agents = self.possible_agents
+        over = dict.fromkeys(agents, is_over)
+        return (
+            dict.fromkeys(agents, "heard"),
+            {"one": earned, "two": 2 * earned},
+            over,
+            dict.fromkeys(agents, False),
+            {},
+        )
+
+
+def test_what_several_agents_earn_while_tools_are_called_is_summed():
+    with ew.chat(Conference, functions={"look_up": lambda: 1}) as chat:
+        chat.reset()
+        result = chat.step({"one": "x", "two": "y"})
+
+    assert result.done
+    assert result.reward == {"one": 1.75, "two": 3.5}
+    assert result.end.rewards == {"one": 1.75, "two": 3.5}
 
 
 def test_a_function_that_fails_is_an_answer_too():

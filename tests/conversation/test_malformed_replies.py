@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from reply_environments import HINTS, Recorder
+from environments.replies import HINTS, Recorder
 
 import envweave as ew
 from envweave.codec import spec_from_hint

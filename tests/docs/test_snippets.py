@@ -339,7 +339,7 @@ def test_an_example_in_a_docstring_runs(
 # Each imports a package that is only in a virtual environment of its own.
 ELSEWHERE = re.compile(
     r"envweave\.(adapters\.verifiers\.(?!chat_turns|environments|text_episodes)|backends\.ray|ray\."
-    r"|examples\.(codefix_policy|train_lineworld_rllib)|trainers\.)"
+    r"|examples\.(training\.(codefix_policy|reporting_groups)|train_lineworld_rllib)|trainers\.)"
 )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from environments.tasks import CHECK, MARKER, PUBLIC, Careless, Do, EndlessCareless, secret_task
 from hostile_servers import CuttingProxy
-from servers import WebSocket, host_and_port, http_connection, open_websocket, served
+from servers import WebSocket, host_and_port, http_connection, open_websocket, served, wait_for
 
 import envweave as ew
 from envweave.codec import to_plain
@@ -254,8 +254,8 @@ def test_recordings_show_nothing_private(watched: Callable[..., Any], tmp_path: 
             with contextlib.suppress(EnvWeaveError):
                 env.step(Do(failure) if failure else CHECK)
 
+    wait_for(lambda: len(ew.load(folder)) == 11)  # the server writes from a thread of its own
     recording = ew.load(folder)
-    assert len(recording) == 11
     written = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     assert MARKER.encode() not in written
     shown = [(episode.to_dict(), episode.messages()) for episode in recording]

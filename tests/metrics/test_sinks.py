@@ -53,7 +53,7 @@ def test_what_is_not_finite_is_left_out(tmp_path):
 
 
 @pytest.mark.parametrize("value", ["0.5", [1.0, 2.0], object()])
-def test_a_value_that_is_no_number_is_refused_by_name(tmp_path, value):
+def test_a_value_that_is_not_a_number_is_refused_by_name(tmp_path, value):
     with (
         ew.metrics.to_jsonl(tmp_path / "metrics.jsonl") as sink,
         pytest.raises(OptionError, match="The metric 'reward/mean' is not a number"),

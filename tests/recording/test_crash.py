@@ -11,10 +11,13 @@ import textwrap
 import threading
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
+from servers import wait_for
 
 import envweave as ew
+from envweave.recording.writer import MAX_PENDING, RunWriter
 
 STEPPING = """
 import sys
@@ -79,6 +82,7 @@ def test_the_line_that_a_living_writer_is_writing_is_left_alone(tmp_path: Path) 
     with ew.make("counter-v0", record=tmp_path) as env:
         env.reset(seed=1)
         path = event_file(tmp_path)
+        wait_for(lambda: b'"event":"reset"' in path.read_bytes())
         with path.open("ab") as file:
             file.write(b'{"event": "half')
 
@@ -213,3 +217,43 @@ def test_every_line_is_json_and_the_last_one_says_that_it_was_closed(tmp_path: P
 
     assert events == ["run", "reset", "end", "close"]
     assert ew.load(tmp_path).runs[0].is_closed
+
+
+class _StuckLines:
+    """Makes no line until it may."""
+
+    def __init__(self) -> None:
+        self.may_go = threading.Event()
+
+    def opening(self) -> bytes:
+        return b"{}\n"
+
+    def lines(self, taken: Any) -> list[bytes]:
+        self.may_go.wait(20)
+        return [b"{}\n"]
+
+    def closing(self) -> bytes:
+        return b""
+
+
+def test_what_may_be_lost_is_bounded_in_steps_also_of_batches(tmp_path: Path) -> None:
+    lines = _StuckLines()
+    writer = RunWriter(tmp_path, lines)
+    put: list[int] = []
+
+    def record() -> None:
+        for number in range(100):
+            writer.put(number, 0, MAX_PENDING // 10)
+            put.append(number)
+
+    caller = threading.Thread(target=record)
+    caller.start()
+    wait_for(lambda: len(put) >= 9)
+    caller.join(0.2)
+    queued = len(put)
+    lines.may_go.set()
+    caller.join(20)
+    writer.close()
+
+    assert queued <= 11
+    assert len(put) == 100

@@ -13,7 +13,14 @@ import pytest
 from installations import venv_python
 
 import envweave as ew
-from envweave.recording.export import to_atif, to_eval, to_json, to_parquet, trajectory_of
+from envweave.recording.export import (
+    EXPORTS,
+    to_atif,
+    to_eval,
+    to_json,
+    to_parquet,
+    trajectory_of,
+)
 
 SCRIPTED = "pkg://envweave.testing.scripted:ScriptedEnvironment"
 ATIF: dict[str, Any] = json.loads((Path(__file__).parent / "atif-1.8.schema.json").read_text())
@@ -147,3 +154,18 @@ def test_parquet_has_a_row_for_each_step(recording: ew.Recording, tmp_path: Path
 def test_a_file_that_cannot_be_written_is_an_error(recording: ew.Recording, tmp_path: Path) -> None:
     with pytest.raises(ew.errors.RecordingError, match="cannot be written"):
         to_json(recording, next((tmp_path / "run").glob("events-*")) / "x")
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_text_that_is_no_unicode_is_exported(name: str, tmp_path: Path) -> None:
+    if name == "parquet":
+        pytest.importorskip("pyarrow")
+    with ew.make("echo-v0", record=tmp_path / "run") as env:
+        env.reset()
+        env.step({"message": "caf\udce9"})
+
+    count = EXPORTS[name](ew.load(tmp_path / "run"), tmp_path / "out")
+
+    assert count == 1
+    if name in ("json", "atif"):
+        assert "caf?" in (tmp_path / "out").read_text(encoding="utf-8")

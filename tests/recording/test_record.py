@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from comparison import same
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from servers import served
@@ -17,7 +18,6 @@ from servers import served
 import envweave as ew
 from envweave.codec.digest import digest
 from envweave.errors import OptionError, RecordingError
-from envweave.types.results import same
 
 SCRIPTED = "pkg://envweave.testing.scripted:ScriptedEnvironment"
 
@@ -139,7 +139,7 @@ def test_an_episode_that_its_caller_gives_up_is_truncated(tmp_path: Path) -> Non
     assert (begun.end.reason, begun.length) == ("truncated", 0)
 
 
-def test_a_refused_action_is_no_event(tmp_path: Path) -> None:
+def test_a_refused_action_is_not_recorded(tmp_path: Path) -> None:
     with ew.make("counter-v0", record=tmp_path) as env:
         env.reset(seed=1)
         with pytest.raises(ew.errors.ActionError):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import envweave as ew
-from envweave.cli.app import run as command
+from envweave.cli import main as command
 from envweave.codeact import Attempt, Grade, Grader
 from envweave.errors import OptionError
 

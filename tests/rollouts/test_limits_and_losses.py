@@ -53,7 +53,7 @@ def test_an_agent_that_never_ends_is_truncated_by_default_with_a_warning(caplog)
     assert "max_steps=None for none" in caplog.text
 
 
-def test_a_limit_of_the_caller_is_no_default(caplog):
+def test_a_limit_of_the_caller_replaces_the_default(caplog):
     with ew.pool(Endless, size=1) as pool:
         (episode,) = ew.rollout(pool, act, episodes=1, max_steps=1_000).run()
 

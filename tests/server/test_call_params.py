@@ -12,7 +12,7 @@ from server_runtimes import local_runtime, open_sessions, step
 
 import envweave as ew
 from envweave.errors import ActionError, EnvWeaveError, OptionError, SeedError, TaskError
-from envweave.examples.counter import CounterEnv
+from envweave.examples import CounterEnv
 from envweave.server.dispatch import PARAMETERS, perform, read_call
 from envweave.session import Session, SyncDriver
 

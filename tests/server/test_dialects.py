@@ -39,7 +39,7 @@ def test_only_the_chosen_dialects_are_served(name: str) -> None:
     assert [one for one, is_there in spoken(dialects=[name]).items() if is_there] == [name]
 
 
-def test_without_openenv_its_clients_are_told_so() -> None:
+def test_without_openenv_its_clients_get_an_error_that_says_so() -> None:
     with served("counter-v0", dialects=["ors"]) as url, ew.make(url) as env:
         socket = open_websocket(url, "/ws")
         socket.send('{"type": "reset"}')

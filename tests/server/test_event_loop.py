@@ -234,7 +234,7 @@ def test_the_switch_interval_is_restored_when_the_call_returns(is_stopped: bool)
 
 
 class Held:
-    """A call that waits until it is told to go on."""
+    """A call that waits until it may continue."""
 
     since = 0.0
 

@@ -133,7 +133,7 @@ def metric(url: str, name: str) -> float:
 
 
 def test_a_step_that_ends_past_its_deadline_ends_as_a_timeout() -> None:
-    """Also if nobody noticed before it ended."""
+    """Also if it was not noticed before it ended."""
     with serving(paced()) as server, ew.make(server.url, timeout_s=LIMIT_S) as env:
         env.reset()
 

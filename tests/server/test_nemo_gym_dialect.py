@@ -112,7 +112,7 @@ def test_function_calls_are_answered_one_by_one(counter: TestClient) -> None:
     assert last["info"]["tool_outputs"][1]["output"] == "The episode is over."
 
 
-def test_replies_that_are_no_actions_cost_a_step_and_truncate_at_last(counter: TestClient) -> None:
+def test_invalid_replies_cost_a_step_and_truncate_at_last(counter: TestClient) -> None:
     rollout = Rollout(counter)
 
     refused = [rollout.step(says("I would rather not.")) for _ in range(5)]
@@ -158,7 +158,7 @@ def test_a_failed_episode_is_an_error_and_never_a_reward() -> None:
     assert "The episode has failed (error, caused by the environment)" in failed.json()["detail"]
 
 
-def test_an_episode_that_nobody_scored_is_an_error_too() -> None:
+def test_an_episode_without_a_score_is_an_error_too() -> None:
     class Unscored(ew.Environment):
         def reset(self) -> str:
             return "begin"

@@ -45,7 +45,7 @@ def test_an_action_may_be_an_object_or_a_dict() -> None:
     assert (by_object, by_dict) == (1, 2)
 
 
-def test_a_misspelt_field_is_refused_by_path_with_the_nearest_name() -> None:
+def test_a_misspelled_field_is_refused_by_path_with_the_nearest_name() -> None:
     env = ew.make(CounterEnv())
     env.reset()
 

@@ -230,14 +230,14 @@ def test_a_wrapper_may_set_another_action_spec() -> None:
         ("before_steps", "before_step"),
     ],
 )
-def test_a_misspelt_hook_of_a_wrapper_is_refused_when_it_is_defined(
+def test_a_misspelled_hook_of_a_wrapper_is_refused_when_it_is_defined(
     name: str, nearest: str
 ) -> None:
     with pytest.raises(ew.errors.DefinitionError) as refused:
         type("Shy", (ew.Wrapper,), {name: lambda self, action: action})
 
     message = str(refused.value)
-    assert message.startswith(f"Shy.{name} is no hook of Wrapper, so nothing would call it.")
+    assert message.startswith(f"Shy.{name} is not a hook of Wrapper, so nothing would call it.")
     assert f"Did you mean '{nearest}'?" in message
     assert "before_step, after_reset, after_step, after_answer" in message
 

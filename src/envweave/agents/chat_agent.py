@@ -88,7 +88,7 @@ class ChatAgent:
         api_key: Sent as a bearer token; `$OPENAI_API_KEY` by default, and none if that is not set.
         system: The first message. The form of replies is added to it, if they must have one.
         render: How to show an observation; see `chat`.
-        max_invalid: Truncate an episode after so many replies that are no actions.
+        max_invalid: Truncate an episode after this many invalid replies.
         invalid_reward: What such a reply earns.
         use_tools: Whether the model is offered the actions as tools. The tools of an environment
             that has some itself are always offered.
@@ -185,5 +185,5 @@ def read_options(options: Mapping[str, Any]) -> ChatOptions:
     known = ChatOptions.__dataclass_fields__
     for name in options:
         if name not in known:
-            raise OptionError(f"{name!r} is no option of a chat. There are: {', '.join(known)}.")
+            raise OptionError(f"{name!r} is not an option of a chat. Known: {', '.join(known)}.")
     return ChatOptions(**options)

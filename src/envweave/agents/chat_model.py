@@ -278,7 +278,7 @@ def _completion(body: bytes) -> ModelReply:
         choice = answer["choices"][0]
         message = choice["message"]
         if not isinstance(message, dict):
-            raise TypeError("the message is no object")
+            raise TypeError("the message is not an object")
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         shown = body[:200].decode(errors="replace")
         raise ModelError(f"The server's answer is not a chat completion: {shown!r}") from error

@@ -83,11 +83,11 @@ class ChatEnv(_Chat):
     def step(self, reply: Any) -> StepResult[Any]:
         """Take the action of a reply.
 
-        A reply that is no action costs a step: the result shows an error message, and
+        A reply that is not an action costs a step: the result shows an error message, and
         `info["invalid_reply"]` says why. After `max_invalid` of them the episode is truncated.
 
         Raises:
-            ActionError: It is no reply at all, but a number, say.
+            ActionError: It is not a reply at all, for example a number.
             ResetNeededError: No episode is running.
         """
         refused = self._view.read(reply)

@@ -51,7 +51,7 @@ def read_message(reply: str | ChatAction | Mapping[str, Any]) -> ChatAction:
     What a model or its server got wrong in a message is kept, for `ReplyReader.read` to refuse.
 
     Raises:
-        ActionError: It is none of these, which is a mistake of the caller.
+        ActionError: It is none of these: a mistake in the caller's code.
     """
     if isinstance(reply, str):
         return ChatAction(content=_clean(reply))
@@ -98,7 +98,7 @@ def _calls_of(calls: Any) -> list[ChatToolCall]:
 
 
 def _clean(text: str) -> str:
-    """Return a text that can be sent: half of a surrogate pair is no character."""
+    """Return a text that can be sent: half of a surrogate pair becomes "?"."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,7 +1,7 @@
 """`ChatView`: the rules of an episode that is played as a conversation, without I/O.
 
 `show` turns each result of the environment into one with messages; `read` turns replies into the
-environment's action. A reply that is no action becomes an error message and costs a step; the
+environment's action. A reply that is not an action becomes an error message and costs a step; the
 environment does not learn of it.
 """
 
@@ -35,7 +35,7 @@ from envweave.types import (
 )
 
 INVALID = "invalid_replies"
-"""The metric that counts the replies of an episode that were no actions."""
+"""The metric that counts the replies of an episode that were not actions."""
 
 Reply: TypeAlias = "str | ChatAction | Mapping[str, Any] | Truncate"
 """What a model said: a text, a message of OpenAI's chat API, or a `ChatAction`."""
@@ -221,7 +221,7 @@ class ChatView:
         name = AGENT if agent_id is None and self._is_one else agent_id
         if name not in self._conversations:
             known = ", ".join(self._conversations)
-            raise OptionError(f"{agent_id!r} is no agent of {self._name!r}. There are: {known}.")
+            raise OptionError(f"{self._name!r} has no agent {agent_id!r}. Known: {known}.")
         return self._conversations[name]
 
     def turn(self, agent_id: str | None = None) -> ChatTurn:
@@ -268,8 +268,8 @@ class ChatView:
         shown = result.copied()
         invalid = self._invalid
         shown.step_index += invalid
+        shown.reward, self._earned = _add(self._earned, result.reward), None
         if self._is_one:
-            shown.reward, self._earned = _add(self._earned, result.reward), None
             one = self._conversations[AGENT]
             shown.observation = one.show(result.observation)
             if self._call is not None:
@@ -453,6 +453,10 @@ def is_awaitable(value: Any) -> bool:
 
 
 def _add(before: Any, reward: Any) -> Any:
+    """Return the sum of two rewards, by agent where there are several; `None` is no reward."""
+    if isinstance(before, Mapping) and isinstance(reward, Mapping):
+        agents = dict.fromkeys([*before, *reward])
+        return {agent: _add(before.get(agent), reward.get(agent)) for agent in agents}
     return reward if before is None else before if reward is None else before + reward
 
 

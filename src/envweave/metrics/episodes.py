@@ -1,4 +1,4 @@
-"""`episode_metrics`: what a batch of episodes came to, as figures for a sink."""
+"""`episode_metrics`: the outcome of a batch of episodes, as figures for a sink."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _means(prefix: str, each: Iterable[Mapping[str, float]]) -> dict[str, float]
 
 
 def _flat(values: Mapping[str, Any], path: str = "") -> dict[str, float]:
-    """Return the numbers of nested dicts by path; what is no number is left out."""
+    """Return the numbers of nested dicts by path; other values are omitted."""
     flat: dict[str, float] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):

@@ -161,6 +161,7 @@ def render(name: ProjectName, kind: ProjectKind) -> dict[PurePosixPath, str]:
         "summary": _SUMMARIES[kind],
         "factory": _FACTORIES.get(kind, "MyEnv"),
         "envweave": __version__,
+        "pad": " " * len(name.name),  # where a command without the name is beside others with it
         "usage": found.pop(PurePosixPath("usage.md")).strip() + "\n",
         "files": found.pop(PurePosixPath("files.md")).strip(),
     }

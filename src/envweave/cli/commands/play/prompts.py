@@ -220,7 +220,7 @@ class ActionPrompt:
                     return values[index]
             if are_numbered and line.isdecimal() and int(line) - 1 in shown:
                 return values[int(line) - 1]
-            self._explain(f"{line!r} is none of the choices: {listed}.")
+            self._explain(f"{line!r} is not one of the choices: {listed}.")
 
 
 def _fields(spec: Spec) -> dict[str, Spec] | None:
