@@ -5,6 +5,7 @@
     benchmarks/run remote --only sessions     the comparisons with "sessions" in their name
     benchmarks/run remote --library envweave  one library, without ratios
     benchmarks/run remote --profile           where the time of one step goes, part by part
+    benchmarks/run remote --floor             the least that a step can cost, beside envweave's
     benchmarks/run remote --trace             the files, calls and lines that one step visits
     benchmarks/run remote --docs              store the results and write them into the docs
 
@@ -326,11 +327,15 @@ _program = ComparisonProgram(
 
 
 def main(arguments: list[str]) -> int:
-    """Run the comparisons, the profile or the trace; return the exit code."""
+    """Run the comparisons, the profile, the floor or the trace; return the exit code."""
     if arguments == ["--profile"]:
         from benchmarks.remote import profile
 
         return profile.main()
+    if arguments == ["--floor"]:
+        from benchmarks.remote import floor
+
+        return floor.main()
     if arguments == ["--trace"]:
         from benchmarks.remote import trace
 
