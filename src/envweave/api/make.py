@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from envweave.api.env import AsyncEnv, Env
-from envweave.api.forking import Siblings, again
 from envweave.api.options import (
     Transforms,
     backend_module,
@@ -33,6 +32,7 @@ from envweave.registry import EnvSpec, MakeOptions, RayOptions, Registry, Remote
 from envweave.registry.plugins import load_path
 from envweave.registry.spec import read_wait_s
 from envweave.vector import VectorEnv
+from envweave.vector.forking import Siblings, again
 from envweave.vector.transport import AsyncTransport, HasSiblings, Transport
 
 if TYPE_CHECKING:
