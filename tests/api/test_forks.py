@@ -262,6 +262,16 @@ def test_only_snapshots_of_the_same_environment_are_restored() -> None:
         assert walk.step(1).step_index == 1
 
 
+@pytest.mark.slow  # starts a worker process
+def test_an_environment_with_a_deadline_is_forked() -> None:
+    with ew.make(CopyableWalk, backend="process", timeout_s=20) as env:
+        env.reset(seed=1)
+        (child,) = env.fork()
+
+        assert child.step(1).observation == env.step(1).observation
+        child.close()
+
+
 def test_a_number_of_forks_that_is_none_is_refused() -> None:
     with ew.make(CopyableWalk) as env:
         env.reset()
