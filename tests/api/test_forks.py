@@ -262,6 +262,30 @@ def test_only_snapshots_of_the_same_environment_are_restored() -> None:
         assert walk.step(1).step_index == 1
 
 
+def test_a_snapshot_of_an_environment_that_is_not_logged_is_restored_in_one_that_is() -> None:
+    with ew.make(CopyableWalk) as plain, ew.make(CopyableWalk, forkable=True) as logged:
+        plain.reset(seed=1)
+        logged.reset(seed=2)
+        point = plain.snapshot()
+
+        logged.restore(point)
+        assert logged.step(1).observation == plain.step(1).observation
+
+        with pytest.raises(ForkError, match="made with the same options"):
+            plain.restore(logged.snapshot())
+        assert plain.step(1).step_index == 2
+
+
+@pytest.mark.slow  # starts a worker process
+def test_an_environment_with_a_deadline_is_forked() -> None:
+    with ew.make(CopyableWalk, backend="process", timeout_s=20) as env:
+        env.reset(seed=1)
+        (child,) = env.fork()
+
+        assert child.step(1).observation == env.step(1).observation
+        child.close()
+
+
 def test_a_number_of_forks_that_is_none_is_refused() -> None:
     with ew.make(CopyableWalk) as env:
         env.reset()

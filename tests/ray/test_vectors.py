@@ -188,3 +188,38 @@ def test_the_options_of_ray_are_refused_by_other_backends() -> None:
 def test_an_environment_that_cannot_be_made_says_why() -> None:
     with pytest.raises(OptionError, match="Did you mean 'done_at'"):
         ew.make_vector("counter-v0", num_envs=2, backend="ray", dune_at=3)
+
+
+class Walk(ew.Environment):
+    """A random walk that can be copied."""
+
+    copyable = True
+
+    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        self._rng = np.random.default_rng(seed)
+        self._at = self._rng.random(2)
+        return self._at, {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._at = self._at + self._rng.random(2)
+        return self._at, 1.0, False, False, {}
+
+
+class PlayedWalk(Walk):
+    copyable = False
+
+
+@pytest.mark.parametrize("kind", [Walk, PlayedWalk])
+def test_rows_are_forked_and_restored_in_other_workers(kind: Any) -> None:
+    with vector(kind, forkable=True) as venv:
+        venv.reset(seed=5)
+        venv.step([GO] * 4)
+        point = venv.snapshot(0)
+        with venv.fork(3, 2) as children:
+            taken = [children.step([GO] * 2).current.tolist() for _ in range(3)]
+            expected = [venv.step([GO] * 4).current.tolist() for _ in range(3)]
+
+        assert taken == [[rows[3]] * 2 for rows in expected]
+        venv.restore(point, ids=[1, 3])
+        again = [venv.step([GO] * 4).current.tolist() for _ in range(3)]
+        assert [[rows[1], rows[3]] for rows in again] == [[rows[0]] * 2 for rows in expected]

@@ -59,10 +59,10 @@ from environments.nonconforming import (
 
 import envweave as ew
 from envweave.api import Env
-from envweave.api.forking import Siblings
 from envweave.examples import CounterEnv
 from envweave.testing import ENVIRONMENT_CHECKS, ScriptedAgents, Subject
 from envweave.testing.backend_checks import BACKEND_CHECKS, BackendSubject
+from envweave.vector.forking import Siblings
 
 CHECKS = {check.name: check for check in ENVIRONMENT_CHECKS}
 BACKEND = {check.name: check for check in BACKEND_CHECKS}

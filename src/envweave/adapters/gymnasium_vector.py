@@ -10,7 +10,7 @@ import logging
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, final
+from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias, final
 
 import numpy as np
 from gymnasium.vector import (
@@ -42,6 +42,7 @@ from envweave.environment.introspection import reset_parameters
 from envweave.errors import (
     BadReturnError,
     DefinitionError,
+    ForkError,
     OptionError,
     ResetFailedError,
     SeedError,
@@ -337,6 +338,24 @@ class GymnasiumBatch:
     def receivable(self) -> set[int]:
         """All environments, if actions were sent and not stepped yet."""
         return set() if self._sent is None else set(self._ids)
+
+    def snapshot(self, row: int) -> NoReturn:  # noqa: ARG002
+        """Refuse: Gymnasium's vectors have no such call.
+
+        Raises:
+            ForkError: Always.
+        """
+        raise self._no_forks()
+
+    def restore(self, points: Mapping[int, Any]) -> dict[int, ResetResult[Any] | Exception]:
+        """Refuse, as `snapshot` does."""
+        return {row: self._no_forks() for row in points}
+
+    def _no_forks(self) -> ForkError:
+        return ForkError(
+            f"The rows of {self._name} cannot be copied: it is a Gymnasium vector, which has no "
+            "call for that. Make a vector of single environments, by their ID or class."
+        )
 
     def fix(self, layout: Layout, observations: Sequence[Any]) -> None:
         """Fix the layout of the columns, at the first reset."""

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, final
 
-from envweave.api.forking import Siblings, snapshot_of, state_of
 from envweave.api.options import whole_number
 from envweave.codec import Spec
 from envweave.errors import ForkError
 from envweave.types import ResetResult, Snapshot, State, StepResult, Task, Tasks
+from envweave.vector.forking import Siblings, snapshot_of, state_of
 from envweave.vector.transport import AsyncTransport, Transport
 
 

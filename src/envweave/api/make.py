@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from envweave.api.env import AsyncEnv, Env
-from envweave.api.forking import Siblings, again
 from envweave.api.options import (
     Transforms,
     backend_module,
@@ -33,7 +32,13 @@ from envweave.registry import EnvSpec, MakeOptions, RayOptions, Registry, Remote
 from envweave.registry.plugins import load_path
 from envweave.registry.spec import read_wait_s
 from envweave.vector import VectorEnv
-from envweave.vector.transport import AsyncTransport, HasSiblings, Transport
+from envweave.vector.forking import Siblings, again
+from envweave.vector.transport import (
+    AsyncTransport,
+    HasSiblings,
+    HasSiblingVectors,
+    Transport,
+)
 
 if TYPE_CHECKING:
     from envweave.adapters.gymnasium_vector import GymnasiumBatch
@@ -57,6 +62,8 @@ def adapt_batch(
     spec: EnvSpec,
     options: MakeOptions,
     kwargs: Mapping[str, Any],
+    *,
+    forkable: bool = False,
 ) -> GymnasiumBatch | None:
     """Return the transport of a Gymnasium vector; `None` if single environments are needed.
 
@@ -68,7 +75,7 @@ def adapt_batch(
     """
     if is_batch(env) and not isinstance(env, type):
         _refuse_late_options(env, num_envs, spec)
-        return _open(env, backend, spec, options)
+        return _open(env, backend, spec, options, forkable=forkable)
     factory: Any = env if is_batch(env) else spec.batch_factory
     if factory is None:
         return None
@@ -77,7 +84,7 @@ def adapt_batch(
     if made is None:
         return None
     try:
-        return _open(made, backend, spec, options)
+        return _open(made, backend, spec, options, forkable=forkable)
     except BaseException:
         made.close()
         raise
@@ -108,7 +115,9 @@ def _make(factory: Any, spec: EnvSpec, num_envs: Any, kwargs: Mapping[str, Any])
         raise DefinitionError(f"Making {spec.id!r} failed: {format_error(error)}") from error
 
 
-def _open(env: Any, backend: str, spec: EnvSpec, options: MakeOptions) -> GymnasiumBatch:
+def _open(
+    env: Any, backend: str, spec: EnvSpec, options: MakeOptions, *, forkable: bool
+) -> GymnasiumBatch:
     from envweave.adapters.gymnasium_vector import GymnasiumBatch
 
     refused = {
@@ -117,6 +126,7 @@ def _open(env: Any, backend: str, spec: EnvSpec, options: MakeOptions) -> Gymnas
         "workers": options.workers,
         "timeout_s": options.timeout_s,
         "transform": spec.transform,
+        "forkable": forkable or None,
     }
     for name, value in refused.items():
         if value is not None:
@@ -156,6 +166,51 @@ class _Opener:
         beside = raw.sibling if isinstance(raw, HasSiblings) else partial(again, spec, connect)
         opened = partial(self.open_async, beside)
         return AsyncEnv(transport, spec.id, Siblings(opened, recorded.forkable))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _VectorOpener:
+    """Opens a vector and its forks, as `_Opener` opens an environment."""
+
+    spec: EnvSpec
+    kwargs: Mapping[str, Any]
+    backend: str
+    options: MakeOptions
+    recorded: RecordOption
+
+    def open(self, connect: Callable[[int], BatchTransport], num_envs: int) -> VectorEnv:
+        return self.wrap(connect(num_envs), connect, num_envs)
+
+    def wrap(
+        self,
+        raw: BatchTransport,
+        connect: Callable[[int], BatchTransport],
+        num_envs: int,
+        *,
+        can_be_logged: bool = True,
+    ) -> VectorEnv:
+        spec, recorded, options = self.spec, self.recorded, self.options
+        transport = recorded.wrap_batch(raw, num_envs, spec, self.kwargs, self.backend)
+        return VectorEnv(
+            transport,
+            num_envs,
+            autoreset=options.autoreset,
+            copy=options.copy,
+            env_id=spec.id,
+            siblings=Siblings(
+                partial(self._fork, raw, connect), recorded.forkable or not can_be_logged
+            ),
+        )
+
+    def _fork(
+        self, raw: BatchTransport, connect: Callable[[int], BatchTransport], n: Any
+    ) -> VectorEnv:
+        count = whole_number("n", n)
+        beside = raw.sibling_vector(count) if isinstance(raw, HasSiblingVectors) else None
+        if beside is None:
+            beside = again(self.spec, partial(connect, count))
+        return self.wrap(beside, connect, count)
 
 
 @explain_collisions
@@ -344,6 +399,7 @@ def make_vector(
     runtime_env: Mapping[str, Any] | None = None,
     placement: str | None = None,
     record: str | os.PathLike[str] | None = None,
+    forkable: bool = False,
     kwargs: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> VectorEnv:
@@ -404,14 +460,14 @@ def make_vector(
         placement: With `backend="ray"`, `"spread"`, the default, distributes workers over all
             nodes; `"pack"` fills one node after the other.
         record: The directory to record all episodes into; see `load`.
+        forkable: Whether to keep the actions and results of each running episode, so that `fork`
+            can play them again where the environment cannot be copied. It takes about ten
+            microseconds a step and environment.
         kwargs: Keywords for each environment's constructor, including those with the name of an
             option.
         **keywords: Passed to each environment's constructor too.
     """
-    # Imported here: callers of `make` should not wait for the imports of vectors.
-    from envweave.vector import VectorEnv
-
-    recorded = RecordOption(record, transform)
+    recorded = RecordOption(record, transform, forkable=forkable)
     if not is_batch(env):
         num_envs = whole_number("num_envs", num_envs)
         refuse_one_object(env, num_envs)
@@ -443,12 +499,10 @@ def make_vector(
         remote,
         ray,
     )
-    transport: BatchTransport
-    batch = adapt_batch(env, num_envs, chosen, spec, options, given)
+    opener = _VectorOpener(spec, given, chosen, options, recorded)
+    connect = partial(module.connect_vector, spec, given, options)
+    batch = adapt_batch(env, num_envs, chosen, spec, options, given, forkable=recorded.forkable)
     if batch is not None:
-        transport, num_envs = batch, batch.num_envs
-    else:
-        assert num_envs is not None
-        transport = module.connect_vector(spec, given, options, num_envs)
-    transport = recorded.wrap_batch(transport, num_envs, spec, given, chosen)
-    return VectorEnv(transport, num_envs, autoreset=options.autoreset, copy=options.copy)
+        return opener.wrap(batch, connect, batch.num_envs, can_be_logged=False)
+    assert num_envs is not None
+    return opener.open(connect, num_envs)

@@ -100,17 +100,17 @@ class RecordOption:
         kwargs: Mapping[str, Any],
         backend: str,
     ) -> BatchTransport:
-        """Return the transport of a `VectorEnv`, recorded if that was asked for."""
+        """Return the transport of a `VectorEnv`, recorded or logged if that was asked for."""
         try:
             writer = self.open(transport, spec, kwargs, backend)
         except BaseException:
             transport.close()
             raise
-        if writer is None:
+        if writer is None and not self.forkable:
             return transport
         from envweave.vector.recorded import RecordedBatchTransport
 
-        return RecordedBatchTransport(transport, writer, num_envs)
+        return RecordedBatchTransport(transport, writer, num_envs, is_logged=self.forkable)
 
 
 def open_served(

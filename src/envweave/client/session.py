@@ -252,8 +252,7 @@ class RemoteSession:
             if not self._has_opened:
                 yield from self.open()
             reply = yield self.call("snapshot", {}), self._limit_s
-            plain = _value(reply)
-            point = read_as(plain, KeptSnapshot, "The reply has no snapshot")
+            point = read_snapshot(_value(reply))
         except LOSSES as loss:
             self._lose_to(loss)
             if not self._has_opened:
@@ -269,10 +268,7 @@ class RemoteSession:
             EnvWeaveError: No session could be opened.
         """
         if not isinstance(point, KeptSnapshot):
-            raise ForkError(
-                f"The snapshot was not taken at a server, so {self.name} at a server cannot "
-                "continue from it."
-            )
+            raise not_at_a_server(self.name)
         try:
             if self._caller is None:
                 yield from self.open(point.token)
@@ -372,6 +368,22 @@ def _value(reply: Reply) -> Any:
     if reply.fault is not None:
         raise error_of(reply.fault)
     return reply.result
+
+
+def read_snapshot(plain: Any) -> KeptSnapshot:
+    """Return the snapshot in a reply.
+
+    Raises:
+        WireError: There is none.
+    """
+    return read_as(plain, KeptSnapshot, "The reply has no snapshot")
+
+
+def not_at_a_server(name: str) -> ForkError:
+    """Return the refusal of a snapshot that no server keeps."""
+    return ForkError(
+        f"The snapshot was not taken at a server, so {name} at a server cannot continue from it."
+    )
 
 
 def step_params(action: Any) -> dict[str, Any]:

@@ -211,22 +211,33 @@ class LoggedSnapshot:
     task: Task | str | None = None
 
 
-class _Recorder:
-    """What the recorders of both colors have in common: how episodes are logged and forked."""
+@final
+class LoggedEpisodes:
+    """Records or logs the episodes of one environment, and takes and restores their snapshots.
 
-    def __init__(self, transport: Transport | AsyncTransport, writer: EventWriter) -> None:
-        self._writer = writer
+    Args:
+        interface: What the environment is.
+        writer: Takes the events. An `EpisodeLog` makes it possible to fork environments that
+            cannot be copied.
+        row: The row of the environment, in a vector.
+
+    Attributes:
+        events: Records what happens.
+    """
+
+    def __init__(self, interface: Interface, writer: EventWriter, row: int | None = None) -> None:
+        self._interface = interface
         self._log = writer if isinstance(writer, EpisodeLog) else None
-        self._events = EpisodeEvents(writer)
-        self.interface: Interface = transport.interface
+        self.events = EpisodeEvents(writer, row)
 
-    def _began(self, result: ResetResult[Any], began_s: float, params: Mapping[str, Any]) -> None:
+    def began(self, result: ResetResult[Any], duration_s: float, params: Mapping[str, Any]) -> None:
+        """Record the start of an episode, with the parameters of its reset."""
         asked = {name: params.get(name) for name in ("seed", "task", "options")}
         if self._log is not None:
             self._log.task = asked["task"]
-        self._events.began(result, perf_counter() - began_s, **asked)
+        self.events.began(result, duration_s, **asked)
 
-    def _taken(self, state: Any, refusal: ForkError | None) -> LoggedSnapshot:
+    def taken(self, state: Any, refusal: ForkError | None) -> LoggedSnapshot:
         """Return a snapshot.
 
         Raises:
@@ -241,47 +252,75 @@ class _Recorder:
             return LoggedSnapshot(state, logged, "", state.episode_id, state.step_index, task)
         if logged is None:
             raise ResetNeededError(
-                f"snapshot() of {self.interface.name} with no episode running. Call reset() first."
+                f"snapshot() of {self._interface.name} with no episode running. Call reset() first."
             )
         return LoggedSnapshot(None, logged, str(refusal), logged.episode_id, logged.length, task)
 
-    def _replay(self, point: LoggedSnapshot, tasks: Tasks | None) -> EpisodeReplay:
-        """Return the replay that leads to a snapshot.
+    def replay(
+        self, point: LoggedSnapshot, refusal: ForkError | None, tasks: Tasks | None
+    ) -> EpisodeReplay:
+        """Return the replay that leads to a snapshot whose state cannot be restored.
+
+        Args:
+            point: The snapshot.
+            refusal: Why its state could not be restored, if it has one.
+            tasks: The tasks of the environment.
 
         Raises:
             ForkError: The episode was not logged, or is not deterministic.
         """
+        why = point.refusal if refusal is None else str(refusal)
         if point.logged is None:
-            raise ForkError(point.refusal)
-        if not self.interface.deterministic:
+            raise ForkError(why) if refusal is None else refusal
+        if not self._interface.deterministic:
             raise ForkError(
-                f"{point.refusal} Its actions cannot be played again either: "
-                f"{self.interface.name} is not deterministic, as its author declared."
+                f"{why} Its actions cannot be played again either: "
+                f"{self._interface.name} is not deterministic, as its author declared."
             )
         return EpisodeReplay(point.logged, tasks, is_whole=False)
 
-    def _restored(
+    def replayed(
+        self,
+        replay: EpisodeReplay,
+        difference: Difference | None,
+        point: LoggedSnapshot,
+        refusal: ForkError | None,
+        began_s: float,
+    ) -> ResetResult[Any]:
+        """Record an episode that was played again up to a snapshot.
+
+        Raises:
+            ForkError: The same state was not reached.
+        """
+        if difference is not None:
+            raise ForkError(
+                f"{refusal or point.refusal} Playing its {point.step_index} steps again did not "
+                f"lead to the same state. The first difference is at {difference}."
+            )
+        return self.restored(_as_start(replay), began_s, point)
+
+    def restored(
         self, result: ResetResult[Any], began_s: float, point: LoggedSnapshot
     ) -> ResetResult[Any]:
         """Record an episode that continues another one."""
         logged = point.logged
         if point.episode_id is not None:
             parent = {"episode": point.episode_id, "step": point.step_index}
-            self._events.about = {"parent": parent}
+            self.events.about = {"parent": parent}
         task = point.task if isinstance(point.task, Task) else result.task_id
         options = None if logged is None else logged.options
         duration_s = perf_counter() - began_s
-        self._events.began(result, duration_s, task=task, options=options)
+        self.events.began(result, duration_s, task=task, options=options)
         if self._log is not None and logged is not None:
             self._log.continue_from(replace(logged, episode_id=result.episode_id), point.task)
         return result
 
 
-def _differs(point: LoggedSnapshot, difference: Difference) -> ForkError:
-    return ForkError(
-        f"{point.refusal} Playing its {point.step_index} steps again did not lead to the same "
-        f"state. The first difference is at {difference}."
-    )
+def as_logged(point: Any) -> LoggedSnapshot:
+    """Return a snapshot as a recorder's, also one of an environment that is not recorded."""
+    if isinstance(point, LoggedSnapshot):
+        return point
+    return LoggedSnapshot(point, None, "", point.episode_id, point.step_index)
 
 
 def _refuse_step(name: str, _: Any) -> NoReturn:
@@ -307,7 +346,7 @@ def _as_start(replay: EpisodeReplay) -> ResetResult[Any]:
 
 
 @final
-class RecordedTransport(_Recorder):
+class RecordedTransport:
     """Carries the calls of an `Env`, and records or logs them.
 
     Args:
@@ -317,8 +356,11 @@ class RecordedTransport(_Recorder):
     """
 
     def __init__(self, transport: Transport, writer: EventWriter) -> None:
-        super().__init__(transport, writer)
+        self.interface: Interface = transport.interface
         self._transport = transport
+        self._writer = writer
+        self._episodes = LoggedEpisodes(transport.interface, writer)
+        self._events = self._episodes.events
         self._step: Callable[[Any], Any] = transport.step
 
     def reset(self, **params: Any) -> ResetResult[Any]:
@@ -329,7 +371,7 @@ class RecordedTransport(_Recorder):
         except Exception as error:
             self._events.failed(error)
             raise
-        self._began(result, began_s, params)
+        self._episodes.began(result, perf_counter() - began_s, params)
         self._step = self._transport.step
         return result
 
@@ -353,28 +395,26 @@ class RecordedTransport(_Recorder):
     def snapshot(self) -> LoggedSnapshot:
         """Return the running episode. See `Env.snapshot`."""
         try:
-            return self._taken(self._transport.snapshot(), None)
+            return self._episodes.taken(self._transport.snapshot(), None)
         except ForkError as refusal:
-            return self._taken(None, refusal)
+            return self._episodes.taken(None, refusal)
 
     def restore(self, point: LoggedSnapshot) -> ResetResult[Any]:
         """Continue from a snapshot. See `Env.restore`."""
         began_s = perf_counter()
+        point, refusal, episodes = as_logged(point), None, self._episodes
         self._events.left("restore() began another episode.")
         self._step = self._transport.step
         if point.state is not None:
             try:
-                return self._restored(self._transport.restore(point.state), began_s, point)
-            except ForkError as refusal:
-                if point.logged is None:
-                    raise
-                point = replace(point, refusal=str(refusal))
-        replay = self._replay(point, self.tasks)
+                return episodes.restored(self._transport.restore(point.state), began_s, point)
+            except ForkError as error:
+                refusal = error
+        replay = episodes.replay(point, refusal, self.tasks)
         difference = replay_on(replay, self._transport)
         if difference is not None:
             self._step = partial(_refuse_step, self.interface.name)
-            raise _differs(point, difference)
-        return self._restored(_as_start(replay), began_s, point)
+        return episodes.replayed(replay, difference, point, refusal, began_s)
 
     def close(self) -> None:
         """Release everything, and end the recording. May be called twice."""
@@ -399,12 +439,15 @@ class RecordedTransport(_Recorder):
 
 
 @final
-class RecordedAsyncTransport(_Recorder):
+class RecordedAsyncTransport:
     """Carries the calls of an `AsyncEnv`, and records or logs them."""
 
     def __init__(self, transport: AsyncTransport, writer: EventWriter) -> None:
-        super().__init__(transport, writer)
+        self.interface: Interface = transport.interface
         self._transport = transport
+        self._writer = writer
+        self._episodes = LoggedEpisodes(transport.interface, writer)
+        self._events = self._episodes.events
         self._step: Callable[[Any], Any] = transport.step
 
     async def reset(self, **params: Any) -> ResetResult[Any]:
@@ -415,7 +458,7 @@ class RecordedAsyncTransport(_Recorder):
         except Exception as error:
             self._events.failed(error)
             raise
-        self._began(result, began_s, params)
+        self._episodes.began(result, perf_counter() - began_s, params)
         self._step = self._transport.step
         return result
 
@@ -439,28 +482,26 @@ class RecordedAsyncTransport(_Recorder):
     async def snapshot(self) -> LoggedSnapshot:
         """Return the running episode. See `Env.snapshot`."""
         try:
-            return self._taken(await self._transport.snapshot(), None)
+            return self._episodes.taken(await self._transport.snapshot(), None)
         except ForkError as refusal:
-            return self._taken(None, refusal)
+            return self._episodes.taken(None, refusal)
 
     async def restore(self, point: LoggedSnapshot) -> ResetResult[Any]:
         """Continue from a snapshot. See `Env.restore`."""
         began_s = perf_counter()
+        point, refusal, episodes = as_logged(point), None, self._episodes
         self._events.left("restore() began another episode.")
         self._step = self._transport.step
         if point.state is not None:
             try:
-                return self._restored(await self._transport.restore(point.state), began_s, point)
-            except ForkError as refusal:
-                if point.logged is None:
-                    raise
-                point = replace(point, refusal=str(refusal))
-        replay = self._replay(point, self.tasks)
+                return episodes.restored(await self._transport.restore(point.state), began_s, point)
+            except ForkError as error:
+                refusal = error
+        replay = episodes.replay(point, refusal, self.tasks)
         difference = await replay_on_async(replay, self._transport)
         if difference is not None:
             self._step = partial(_refuse_step_async, self.interface.name)
-            raise _differs(point, difference)
-        return self._restored(_as_start(replay), began_s, point)
+        return episodes.replayed(replay, difference, point, refusal, began_s)
 
     async def close(self) -> None:
         """Release everything, and end the recording. May be called twice."""

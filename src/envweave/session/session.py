@@ -561,22 +561,31 @@ class Session:
             None if states is None else states.copied(),
         )
 
-    def check_restore(self) -> None:
-        """Refuse to restore a session that is closed."""
+    def check_restore(self, point: Any) -> None:
+        """Refuse to restore a session that is closed, or from a snapshot of another place.
+
+        Raises:
+            ForkError: It is not a snapshot of a session in this process.
+            ClosedError: The session is closed.
+        """
         if self.phase is _CLOSED:
             raise ClosedError(f"restore() of {self._name}, which is closed. Make a new one.")
+        if not isinstance(point, SessionSnapshot):
+            raise ForkError(
+                f"The snapshot was not taken where this {self._name} runs, so it cannot continue "
+                "from it. Restore it in an environment that was made with the same options."
+            )
 
     def restored(self, point: SessionSnapshot) -> ResetResult[Any]:
         """Take the place of a snapshot, after the author's `restore`; the episode is live.
 
         It is an episode of its own, with an id of its own, and the steps so far.
         """
-        self.check_restore()
+        self.check_restore(point)
         self._clear({})
         self.update_transform()
         if self.check_observation is not None:
-            for one in [point.last] if point.agents is None else point.last.values():
-                self.check_observation(one)
+            self.check_observation(point.last)
         self._plan.adopt(point.seed, point.task_id)
         self.episode_id, self.task_id = self._plan.episode_id, self._plan.task_id
         self._queue.open_calls.update(point.open_calls)

@@ -90,7 +90,7 @@ class EpisodePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A point of a running episode, to which `Env.restore` returns.
+    """A point of a running episode, to which `Env.restore` and `VectorEnv.restore` return.
 
     It can be restored many times, in the environment that it was taken of and in others that were
     made in the same way in this process.

@@ -155,6 +155,20 @@ def read_ids(ids: Any, num_envs: int) -> list[int]:
     return [int(i) for i in chosen]
 
 
+def read_row(row: Any, num_envs: int) -> int:
+    """Return the index of the environment that a caller names.
+
+    Raises:
+        OptionError: It is not one.
+    """
+    is_index = isinstance(row, int | np.integer) and not isinstance(row, bool)
+    if not is_index or not 0 <= row < num_envs:
+        raise OptionError(
+            f"row must be an integer from 0 to {num_envs - 1}, got {short_repr(row)}."
+        )
+    return int(row)
+
+
 ResetKwargs: TypeAlias = Mapping[int, Mapping[str, Any]]
 """The keyword arguments of each environment's reset, by its index."""
 
@@ -170,6 +184,17 @@ def read_reset_kwargs(
     """
     rows = zip(ids, _read_seeds(seed, ids), _read_tasks(task, ids), strict=True)
     return {i: {"seed": s, "task": t, "options": options} for i, s, t in rows}
+
+
+def read_snapshots(snapshot: Any, ids: Sequence[int]) -> dict[int, Any]:
+    """Return the snapshot of each environment: one for all, or one for each.
+
+    Raises:
+        OptionError: There are too few or too many.
+    """
+    if not _is_sequence(snapshot):
+        return dict.fromkeys(ids, snapshot)
+    return dict(zip(ids, _one_each(snapshot, ids, "snapshot", OptionError), strict=True))
 
 
 def _read_seeds(seed: Any, ids: Sequence[int]) -> list[int | None]:

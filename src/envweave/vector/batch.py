@@ -334,10 +334,10 @@ class RowStatus(NamedTuple):
 
 
 class ResetBatch:
-    """The outcome of a reset, with a row for every environment: all of them can be acted on.
+    """The outcome of a reset or a restore, with a row for every environment.
 
-    It has the columns of a `StepBatch`. The rows of environments that were left out of
-    `reset(ids=…)` show their current status, with no info and no requests. No row has a
+    It has the columns of a `StepBatch`. The rows of environments that were left out with `ids=…`
+    show their current status, with no info and no requests. No row has a
     reward, and none is done.
 
     Attributes:
@@ -420,7 +420,7 @@ class ResetBatch:
 
     @property
     def step_index(self) -> NDArray[np.int64]:
-        """How many steps each episode has taken: 0 where one began."""
+        """How many steps each episode has taken: 0 after a reset, those of then after a restore."""
         return np.array([row.step_index for row in self._rows()], np.int64)
 
     @property

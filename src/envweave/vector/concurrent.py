@@ -24,6 +24,7 @@ from envweave.errors import ActionError, EnvWeaveError
 from envweave.lifetime import AtExit, CloseGuard
 from envweave.session import AsyncDriver, LoopDriver, PrivateLoop, Session, SyncDriver
 from envweave.session.asyncio_support import new_fast_loop
+from envweave.session.session import SessionSnapshot
 from envweave.types import ResetResult, State, Tasks
 from envweave.vector.arguments import ResetKwargs
 from envweave.vector.batch import RowStatus, StepBatch, batch_of
@@ -40,7 +41,7 @@ class QueuedCall(NamedTuple):
     Attributes:
         number: The number of the call, counted over the vector.
         env_index: The environment that it is for.
-        method: `"reset"`, `"step"` or `"state"`.
+        method: `"reset"`, `"step"`, `"state"`, `"snapshot"` or `"restore"`.
         args: The positional arguments of the method.
         keywords: Its keyword arguments.
     """
@@ -114,11 +115,21 @@ class ConcurrentTransport:
 
     def reset(self, resets: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
         """Begin an episode in each of these; a failure takes the place of its result."""
-        results = self._call_all(
+        return self._begin(
             QueuedCall(next(self._numbers), i, "reset", (), keywords)
             for i, keywords in resets.items()
         )
-        outcomes: dict[int, ResetResult[Any] | Exception] = dict(zip(resets, results, strict=True))
+
+    def restore(self, points: Mapping[int, Any]) -> dict[int, ResetResult[Any] | Exception]:
+        """Continue from a point in each of these rows; a failure takes the place of its result."""
+        return self._begin(
+            QueuedCall(next(self._numbers), i, "restore", (point,)) for i, point in points.items()
+        )
+
+    def _begin(self, calls: Iterable[QueuedCall]) -> dict[int, ResetResult[Any] | Exception]:
+        calls = list(calls)
+        results, ids = self._call_all(calls), [call.env_index for call in calls]
+        outcomes: dict[int, ResetResult[Any] | Exception] = dict(zip(ids, results, strict=True))
         started = first_observations(outcomes)
         if self.columns is not None and started:
             self.columns = replaced(self.columns, started, self._layout)
@@ -216,6 +227,14 @@ class ConcurrentTransport:
             if isinstance(outcome, EnvWeaveError):
                 raise outcome
         return states
+
+    def snapshot(self, row: int) -> SessionSnapshot:
+        """Return a point of the episode running in a row."""
+        (outcome,) = self._call_all([QueuedCall(next(self._numbers), row, "snapshot")])
+        if isinstance(outcome, EnvWeaveError):
+            raise outcome
+        point: SessionSnapshot = outcome
+        return point
 
     def close(self) -> None:
         """Close every environment; the first failure is raised when all are closed."""

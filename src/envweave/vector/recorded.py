@@ -1,4 +1,7 @@
-"""Records the episodes of a vector: the caller's thread copies columns, the writer's makes rows."""
+"""Records the episodes of a vector: the caller's thread copies columns, the writer's makes rows.
+
+With `forkable=True` each row has a log of its running episode besides, as one environment has.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,27 @@ import numpy as np
 
 from envweave.codec.containers import NOT_SHOWN
 from envweave.environment import Interface
-from envweave.recording.events import TakenBatch, pack, pack_result
-from envweave.recording.recorder import EpisodeEvents
+from envweave.errors import ActionError, EnvWeaveError, ForkError
+from envweave.recording.episode_log import EpisodeLog
+from envweave.recording.events import TakenBatch, TakenResult, TakenStep, pack, pack_result
+from envweave.recording.recorder import LoggedEpisodes, LoggedSnapshot, as_logged
+from envweave.recording.replaying import (
+    Difference,
+    EpisodeReplay,
+    ReplayCall,
+    ReplayReset,
+    ReplayStep,
+)
 from envweave.recording.writer import RunWriter
-from envweave.types import Observation, ResetResult, State, Tasks, ToolResult
+from envweave.types import (
+    EpisodeEnd,
+    Observation,
+    ResetResult,
+    State,
+    StepResult,
+    Tasks,
+    ToolResult,
+)
 from envweave.vector.arguments import ResetKwargs
 from envweave.vector.batch import RowStatus, StepBatch, Tick, tick_of
 from envweave.vector.columns import Arrays, Columns, Fields, Layout, Numbers
@@ -21,21 +41,37 @@ from envweave.vector.process.lazy_rows import RebuiltRows
 from envweave.vector.transport import BatchTransport, TakesArrays
 from envweave.wire.encoding import MSGPACK
 
+RESTORED = EpisodeEnd("truncated", cause="restore() began another episode.")
+
 
 @final
 class RecordedBatchTransport:
-    """Carries the calls of a `VectorEnv`, and records them.
+    """Carries the calls of a `VectorEnv`, and records or logs them.
 
     Args:
         transport: Carries them.
-        writer: Records them; closed with this.
+        writer: Records them, if they are recorded; closed with this.
         num_envs: The number of environments.
+        is_logged: Whether to keep the running episode of each row, so that environments that
+            cannot be copied are forked by playing it again.
     """
 
-    def __init__(self, transport: BatchTransport, writer: RunWriter, num_envs: int) -> None:
+    def __init__(
+        self,
+        transport: BatchTransport,
+        writer: RunWriter | None,
+        num_envs: int,
+        *,
+        is_logged: bool = False,
+    ) -> None:
         self._transport = transport
         self._writer = writer
-        self._events = [EpisodeEvents(writer, row) for row in range(num_envs)]
+        self._is_logged = is_logged
+        starts = _StartsAndEnds(writer)
+        self._rows = [
+            LoggedEpisodes(transport.interface, EpisodeLog(starts) if is_logged else starts, row)
+            for row in range(num_envs)
+        ]
         self._everyone = list(range(num_envs))
         self._given: tuple[bytes, frozenset[int]] = b"", frozenset()
         self._sent: dict[int, tuple[Any, bool]] = {}  # the actions in flight, by row
@@ -73,12 +109,10 @@ class RecordedBatchTransport:
         outcomes = self._transport.reset(resets)
         duration_s = perf_counter() - began_s
         for row, outcome in outcomes.items():
-            events = self._events[row]
             if isinstance(outcome, Exception):
-                events.failed(outcome)
+                self._rows[row].events.failed(outcome)
             else:
-                asked = {n: resets[row].get(n) for n in ("seed", "task", "options")}
-                events.began(outcome, duration_s, **asked)
+                self._rows[row].began(outcome, duration_s, resets[row])
         return outcomes
 
     def row_status(self, ids: Sequence[int]) -> list[RowStatus]:
@@ -127,6 +161,17 @@ class RecordedBatchTransport:
         return batch
 
     def _record(self, batch: StepBatch, actions: bytes, answers: frozenset[int]) -> None:
+        if self._is_logged:
+            given = MSGPACK.decode(actions)
+            for place, result in enumerate(batch):
+                events = self._rows[tick_of(batch).ids[place]].events
+                events.stepped(pack(given[place]), result, 0.0, is_answer=place in answers)
+        if self._writer is not None:
+            self._write(self._writer, batch, actions, answers)
+
+    def _write(
+        self, writer: RunWriter, batch: StepBatch, actions: bytes, answers: frozenset[int]
+    ) -> None:
         tick = tick_of(batch)
         observations, rows = _observations(tick)
         special = {place: pack_result(result) for place, result in tick.special.items()}
@@ -142,20 +187,112 @@ class RecordedBatchTransport:
         )
         taken = TakenBatch(time(), actions, answers, columns, observations, rows)
         size = len(columns) + len(observations) + len(actions)
-        self._writer.put(taken, size, len(tick.ids))
+        writer.put(taken, size, len(tick.ids))
         if special and any(result.end is not None for result in tick.special.values()):
-            self._writer.hurry()
+            writer.hurry()
 
     def state(self) -> list[State]:
         """Return the state of each environment."""
         return self._transport.state()
+
+    def snapshot(self, row: int) -> LoggedSnapshot:
+        """Return a point of the episode running in a row."""
+        try:
+            return self._rows[row].taken(self._transport.snapshot(row), None)
+        except ForkError as refusal:
+            return self._rows[row].taken(None, refusal)
+
+    def restore(self, points: Mapping[int, Any]) -> dict[int, ResetResult[Any] | Exception]:
+        """Continue from a point in each of these rows; a failure takes the place of its result."""
+        began_s = perf_counter()
+        logged = {row: as_logged(point) for row, point in points.items()}
+        for row in points:
+            self._rows[row].events.ended(RESTORED)
+        copied = {row: one.state for row, one in logged.items() if one.state is not None}
+        outcomes = self._transport.restore(copied) if copied else {}
+        replays: dict[int, EpisodeReplay] = {}
+        refusals: dict[int, ForkError | None] = {}
+        for row, point in logged.items():
+            outcome = outcomes.get(row)
+            if isinstance(outcome, ResetResult):
+                self._rows[row].restored(outcome, began_s, point)
+            elif outcome is None or isinstance(outcome, ForkError):
+                refusals[row] = outcome
+                try:
+                    replays[row] = self._rows[row].replay(point, outcome, self.tasks)
+                except ForkError as error:
+                    outcomes[row] = error
+        for row, difference in self._replay(replays).items():
+            about = logged[row], refusals[row], began_s
+            try:
+                outcomes[row] = self._rows[row].replayed(replays[row], difference, *about)
+            except ForkError as error:
+                outcomes[row] = error
+        return outcomes
+
+    def _replay(self, replays: Mapping[int, EpisodeReplay]) -> dict[int, Difference | None]:
+        """Play episodes again, all at once; return the first difference of each."""
+        running = {row: replay.calls() for row, replay in replays.items()}
+        calls = {row: next(one) for row, one in running.items()}
+        differences: dict[int, Difference | None] = {}
+        while calls:
+            for row, outcome in self._call(calls).items():
+                try:
+                    if isinstance(outcome, Exception):
+                        calls[row] = running[row].throw(outcome)
+                    else:
+                        calls[row] = running[row].send(outcome)
+                except StopIteration as stop:
+                    del calls[row]
+                    differences[row] = stop.value
+        return differences
+
+    def _call(self, calls: Mapping[int, ReplayCall]) -> dict[int, StepResult[Any] | Exception]:
+        """Make one call of each replay; return the result or the error of each."""
+        outcomes: dict[int, StepResult[Any] | Exception] = {}
+        resets = {row: one.params for row, one in calls.items() if isinstance(one, ReplayReset)}
+        if resets:
+            outcomes.update(self._transport.reset(resets))
+        admitted: dict[int, Any] = {}
+        for row, call in calls.items():
+            if isinstance(call, ReplayStep):
+                try:
+                    (admitted[row],) = self._transport.admit([row], [call.action])
+                except EnvWeaveError as error:
+                    outcomes[row] = error
+        if admitted:
+            self._transport.send(list(admitted), list(admitted.values()))
+            batch = self._transport.recv(len(admitted), None)
+            for row, result in zip(tick_of(batch).ids, batch, strict=True):
+                outcomes[row] = result if result.refused is None else ActionError(result.refused)
+        return outcomes
 
     def close(self) -> None:
         """Release everything, and end the recording. May be called twice."""
         try:
             self._transport.close()
         finally:
-            self._writer.close()
+            if self._writer is not None:
+                self._writer.close()
+
+
+@final
+class _StartsAndEnds:
+    """Passes on the starts and ends of a row's episodes; the steps of all rows are one event."""
+
+    def __init__(self, writer: RunWriter | None) -> None:
+        self._writer = writer
+
+    def put(self, taken: Any, size: int) -> None:
+        """Pass an event on, if it is not a step."""
+        if self._writer is not None and not isinstance(taken, TakenStep | TakenResult):
+            self._writer.put(taken, size)
+
+    def hurry(self) -> None:
+        """Do nothing: whoever writes the steps does it."""
+
+    def close(self) -> None:
+        """Do nothing: the rows share a writer."""
 
 
 def _observations(tick: Tick) -> tuple[bytes, _Rows | None]:

@@ -14,7 +14,7 @@ import operator
 import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, compress
 from math import nan
 from typing import Any, NamedTuple, TypeAlias, final
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from envweave.codec import Mismatch
 from envweave.errors import ActionError, BadReturnError, EnvWeaveError, ToolCallOpenError
 from envweave.session import Phase, Session, SyncDriver
+from envweave.session.session import SessionSnapshot
 from envweave.session.snapshot import is_shallow_immutable, snapshot, snapshot_info
 from envweave.types import Observation, ResetResult, State, StepResult, Tasks, ToolResult
 from envweave.vector.arguments import ResetKwargs
@@ -321,16 +322,30 @@ class SessionRows:
 
     def reset(self, resets: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
         """Begin an episode in each of these; a failure takes the place of its result."""
+        return self._begin({i: partial(self.drivers[i].reset, **one) for i, one in resets.items()})
+
+    def restore(self, points: Mapping[int, Any]) -> dict[int, ResetResult[Any] | Exception]:
+        """Continue from a point in each of these; a failure takes the place of its result."""
+        return self._begin({i: partial(self.drivers[i].restore, one) for i, one in points.items()})
+
+    def _begin(
+        self, calls: Mapping[int, Callable[[], ResetResult[Any]]]
+    ) -> dict[int, ResetResult[Any] | Exception]:
         outcomes: dict[int, ResetResult[Any] | Exception] = {}
-        for i, keywords in resets.items():
+        for i, begin in calls.items():
             try:
-                outcomes[i] = self.drivers[i].reset(**keywords)
+                outcomes[i] = begin()
             except EnvWeaveError as error:
                 outcomes[i] = error
         started = first_observations(outcomes)
         self._start(started)
         self._note_slow_path(started)
         return outcomes
+
+    def snapshot(self, i: int) -> SessionSnapshot:
+        """Return a point of the episode running in a row."""
+        self._caught_up(i)
+        return self.drivers[i].snapshot()
 
     def admit(self, ids: Sequence[int], actions: Sequence[Any]) -> list[Any]:
         """Return the actions in the form for the authors' `step`, or refuse; nothing changes."""
@@ -483,7 +498,7 @@ class SessionRows:
         self._shown = None if self._shown is None else list(self._shown)
         for i, observation in started.items():
             session = self.sessions[i]
-            self._offsets[i] = -self._tick
+            self._offsets[i] = session.step_index - self._tick  # of a restored episode, not 0
             self._steps[i] = (
                 session.environment.step
             )  # of a new environment, if the last one failed
@@ -628,6 +643,14 @@ class SerialTransport:
         """Return the state of each environment."""
         self._rows.catch_up()
         return [session.state() for session in self._rows.sessions]
+
+    def snapshot(self, row: int) -> SessionSnapshot:
+        """Return a point of the episode running in a row."""
+        return self._rows.snapshot(row)
+
+    def restore(self, points: Mapping[int, Any]) -> dict[int, ResetResult[Any] | Exception]:
+        """Continue from a point in each of these rows; a failure takes the place of its result."""
+        return self._rows.restore(points)
 
     def close(self) -> None:
         """Close every environment; the first failure is raised when all are closed."""

@@ -85,6 +85,18 @@ class HasSiblings(Protocol):
         ...
 
 
+@runtime_checkable
+class HasSiblingVectors(Protocol):
+    """A transport of a vector that can open others at the place where its own sessions are."""
+
+    def sibling_vector(self, num_envs: int) -> BatchTransport | None:
+        """Return a transport to so many sessions of its own at the same place.
+
+        `None` where each environment has a place of its own, so that the backend connects anew.
+        """
+        ...
+
+
 class AsyncTransport(Described, Protocol):
     """Carries the calls of one `AsyncEnv` to its session."""
 
@@ -174,6 +186,18 @@ class BatchTransport(Protocol):
 
     def state(self) -> list[State]:
         """Return the state of each environment."""
+        ...
+
+    def snapshot(self, row: int) -> Any:
+        """Return a point of the episode running in a row. See `Transport.snapshot`.
+
+        Raises:
+            ForkError: The state of the environment cannot be copied.
+        """
+        ...
+
+    def restore(self, points: Mapping[int, Any]) -> dict[int, ResetResult[Any] | Exception]:
+        """Continue from a point in each of these rows; a failure takes the place of its result."""
         ...
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, final
 
@@ -15,16 +15,26 @@ from envweave.errors import (
     BusyError,
     CallOrderError,
     ClosedError,
+    ForkError,
     OptionError,
     ResetFailedError,
     ResetNeededError,
 )
-from envweave.types import State, Task, Tasks
+from envweave.types import ResetResult, Snapshot, State, Task, Tasks
 from envweave.vector.agents.batch import AgentResetBatch
+from envweave.vector.agents.columns import ByAgent
 from envweave.vector.agents.rows import AgentRows
-from envweave.vector.arguments import action_rows, agent_action_rows, read_ids, read_reset_kwargs
+from envweave.vector.arguments import (
+    action_rows,
+    agent_action_rows,
+    read_ids,
+    read_reset_kwargs,
+    read_row,
+    read_snapshots,
+)
 from envweave.vector.batch import OVER, ResetBatch, StepBatch, lend
 from envweave.vector.columns import Layout, layout_of
+from envweave.vector.forking import RowSnapshot, Siblings, snapshot_of, state_of
 from envweave.vector.transport import BatchTransport, TakesArrays
 
 BatchT = TypeVar("BatchT", ResetBatch, StepBatch)
@@ -54,6 +64,8 @@ class VectorEnv:
         *,
         autoreset: bool = False,
         copy: bool = True,
+        env_id: str = "",
+        siblings: Siblings[VectorEnv] | None = None,
     ) -> None:
         agents = transport.interface.possible_agents
         self.num_envs = num_envs
@@ -66,6 +78,8 @@ class VectorEnv:
         self._in_flight: set[int] = set()
         self._is_closed = False
         self._copies = copy
+        self._env_id = env_id
+        self._siblings = siblings
 
     @property
     def action_spec(self) -> Spec:
@@ -126,17 +140,25 @@ class VectorEnv:
         except BaseException as error:
             self._note_interrupt("reset", chosen, error)
             raise
+        return self._begin(outcomes, {})
+
+    def _begin(
+        self,
+        outcomes: Mapping[int, ResetResult[Any] | Exception],
+        acted: Mapping[int, Collection[str]],
+    ) -> ResetBatch:
+        """Record which episodes began; `acted` has the agents that have acted in them."""
         began = {i: r for i, r in outcomes.items() if not isinstance(r, Exception)}
         failed = {i: r for i, r in outcomes.items() if isinstance(r, Exception)}
         for i in began:
             self._idle.pop(i, None)
         for i, failure in failed.items():
-            if isinstance(failure, ResetFailedError):
+            if isinstance(failure, ResetFailedError | ForkError):
                 self._idle[i] = str(failure)
         if self._layout is None and not failed:
             self._layout = self._fix([began[i].observation for i in range(self.num_envs)])
         if self._agents is not None:
-            self._agents.restart(began)
+            self._agents.restart(began, acted)
         if failed:
             first = min(failed)
             raise type(failed[first])(f"Environment {first}: {failed[first]}") from failed[first]
@@ -315,6 +337,99 @@ class VectorEnv:
         """Return the state of each environment."""
         self._open("state")
         return self._transport.state()
+
+    def snapshot(self, row: int) -> Snapshot:
+        """Return the point that the episode in a row has reached, for `restore`.
+
+        All environments continue unchanged. What is kept is what `Env.snapshot` keeps.
+
+        Raises:
+            ForkError: The environment cannot be copied, and its actions are not kept.
+            ResetNeededError: No episode is running in that row.
+        """
+        self._open("snapshot")
+        i = read_row(row, self.num_envs)
+        self._refuse_idle("snapshot", [i])
+        assert self._layout is not None
+        try:
+            point = self._transport.snapshot(i)
+        except ForkError as error:
+            raise ForkError(f"Environment {i}: {self._advised(error)}") from error
+        (status,) = self._transport.row_status([i])
+        acted: frozenset[str] = frozenset() if self._agents is None else self._agents.acted(i)
+        return snapshot_of(
+            self._env_id, RowSnapshot(point, self._layout, status.observation, acted)
+        )
+
+    def _advised(self, error: ForkError) -> ForkError:
+        return error if self._siblings is None else self._siblings.advise(error)
+
+    def restore(
+        self,
+        snapshot: Snapshot | Sequence[Snapshot],
+        *,
+        ids: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+    ) -> ResetBatch:
+        """Continue from a snapshot in every environment, or in those of `ids`.
+
+        Each begins an episode of its own, with the state and the steps of then, as
+        `Env.restore` does. It may be the first call on a vector, if it is for all of them.
+
+        Args:
+            snapshot: One for all, or one for each environment. It may be of another row, or of
+                another vector that was made in the same way.
+            ids: Which environments.
+
+        Raises:
+            ForkError: The same state is not reached in an environment; it is named by its index,
+                the message has the first difference, and it must be reset. The others continue.
+            OptionError: It is not a snapshot of such an environment, or there are too few or too
+                many. Nothing has changed.
+        """
+        self._open("restore")
+        chosen = list(range(self.num_envs)) if ids is None else read_ids(ids, self.num_envs)
+        if self._layout is None and len(chosen) < self.num_envs:
+            raise ResetNeededError(
+                "The first reset() or restore() must be of all environments; leave out `ids`."
+            )
+        given = read_snapshots(snapshot, chosen)
+        points = {i: state_of(one, self._env_id) for i, one in given.items()}
+        rows = {i: one.state for i, one in given.items() if isinstance(one.state, RowSnapshot)}
+        if self._layout is None and len(rows) == self.num_envs:
+            self._adopt(rows[0].layout, [rows[i].shown for i in chosen])
+        try:
+            outcomes = self._transport.restore(points)
+        except BaseException as error:
+            self._note_interrupt("restore", chosen, error)
+            raise
+        return self._begin(outcomes, {i: one.acted for i, one in rows.items()})
+
+    def _adopt(self, layout: Layout, observations: list[Any]) -> None:
+        """Fix the columns as those of another vector, before any episode began."""
+        if self._agents is not None:
+            assert isinstance(layout, ByAgent)
+            self._agents.adopt(layout)
+        self._transport.fix(layout, observations)
+        self._layout = layout
+
+    def fork(self, row: int, n: int = 1) -> VectorEnv:
+        """Return a vector of `n` environments that continue from a row, each by itself.
+
+        It runs where this one does, and this one continues unchanged. Close it.
+
+        Raises:
+            ForkError: As `snapshot` and `restore`; nothing is left open.
+        """
+        if self._siblings is None:
+            raise ForkError("Only vectors that make_vector() made can be forked.")
+        point = self.snapshot(row)
+        child = self._siblings.open(n)
+        try:
+            child.restore(point)
+        except BaseException:
+            child.close()
+            raise
+        return child
 
     def close(self) -> None:
         """Leave nothing behind. May be called twice."""

@@ -71,6 +71,14 @@ class ClockedEnvironment(Wrapper):
         """Pass the result of a tool call on."""
         return self._run(lambda: self.environment.answer(result))
 
+    def snapshot(self) -> Any:
+        """Return the state of the environment inside; the clock is this worker's own."""
+        return self._run(self.environment.snapshot)
+
+    def restore(self, snapshot: Any) -> Any:
+        """Continue inside from a snapshot."""
+        return self._run(lambda: self.environment.restore(snapshot))
+
     def _run(self, code: Callable[[], Any]) -> Any:
         self._clock.start(self._env_index)
         try:

@@ -12,7 +12,7 @@ from envweave.client import session as single_session
 from envweave.client.connection import BlockingConnection
 from envweave.client.multi_server import MultiServerConnection
 from envweave.client.server_info import ServerInfo
-from envweave.client.session import drop_none, is_gone, step_params
+from envweave.client.session import drop_none, is_gone, read_snapshot, step_params
 from envweave.codec import AgentsSpec, Mismatch, Spec
 from envweave.codec.containers import DataclassSpec, PydanticSpec
 from envweave.codec.scalars import BoolSpec, EnumSpec, FloatSpec, IntSpec
@@ -24,6 +24,7 @@ from envweave.errors import (
     DeadlineError,
     EnvironmentFailure,
     EnvWeaveError,
+    ForkError,
     ServerError,
     StateFailedError,
     ToolCallOpenError,
@@ -33,6 +34,7 @@ from envweave.lifetime import CloseGuard
 from envweave.session.agents import AgentStates
 from envweave.session.episodes import Position
 from envweave.session.events import EventQueue
+from envweave.session.kept_snapshots import KeptSnapshot
 from envweave.types import AgentEnd, ResetResult, State, StepResult, ToolCallRequest, ToolResult
 from envweave.vector.arguments import ResetKwargs
 from envweave.wire.columns import ActionBatch
@@ -589,6 +591,24 @@ class RemoteSessions:
             self.lose(row, error)
             raise StateFailedError(f"{name}.state failed: {error}")
         return states
+
+    def snapshot(self, row: int) -> KeptSnapshot:
+        """Have the server keep a point of the episode running in a row; return its token.
+
+        Raises:
+            ForkError: The state cannot be copied, or the session is lost.
+        """
+        failed = f"snapshot() of {self._served.interface.name} failed: "
+        if self._rows[row].loss is not None:
+            raise ForkError(f"{failed}{self._rows[row].loss}")
+        (reply,) = self.call([row], "snapshot", {})
+        try:
+            if reply.fault is not None:
+                raise error_of(reply.fault)
+            return read_snapshot(reply.result)
+        except LOSSES as loss:
+            self.lose(row, loss)
+            raise ForkError(f"{failed}{loss}") from None
 
     def close(self) -> None:
         """Close every session and disconnect, once."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from envweave.client.connection import BlockingConnection
 from envweave.client.multi_server import MultiServerConnection
 from envweave.client.server_info import ServerInfo
+from envweave.client.session import SessionKeywords, not_at_a_server
 from envweave.client.vector.sessions import LOSSES, PendingCalls, RemoteSessions
 from envweave.codec import AnySpec, Spec
 from envweave.codec.containers import DataclassSpec, DictSpec, PydanticSpec
@@ -29,10 +30,12 @@ from envweave.errors import (
     EnvironmentFailure,
     EnvironmentLostError,
     EnvWeaveError,
+    ForkError,
     ResetFailedError,
     format_error,
 )
 from envweave.session.episodes import EpisodeTracker, with_autoreset
+from envweave.session.kept_snapshots import KeptSnapshot
 from envweave.session.loss_log import LOSSES_LOGGED
 from envweave.session.results import refused_row
 from envweave.types import (
@@ -303,7 +306,13 @@ class RemoteTransport:
         self._gatherer: ColumnGatherer | None = None
         connection.exchange.limit_bytes = served.max_message_bytes
         self._calls = PendingCalls(connection, served.interface.action_spec)
-        options = {"autoreset": autoreset or None, "timeout_s": timeout_s, "wait_s": wait_s}
+        self._served = served
+        self._options: SessionKeywords = {
+            "autoreset": autoreset,
+            "timeout_s": timeout_s,
+            "wait_s": wait_s,
+        }
+        options = {**self._options, "autoreset": autoreset or None}
         self._sessions = RemoteSessions(self._calls, served, num_envs, options)
 
     @property
@@ -335,27 +344,29 @@ class RemoteTransport:
         self._row_state.start({i: r for i, r in outcomes.items() if isinstance(r, ResetResult)})
         return outcomes
 
-    def _begin(self, resets: ResetKwargs) -> dict[int, ResetResult[Any] | Exception]:
+    def _begin(
+        self, resets: ResetKwargs, method: str = "reset"
+    ) -> dict[int, ResetResult[Any] | Exception]:
         fresh = self._sessions.lost(resets)
         failed = self._sessions.open(fresh)
         outcomes: dict[int, ResetResult[Any] | Exception] = {
-            row: self._lost_reset(error) for row, error in failed.items()
+            row: self._lost_start(method, error) for row, error in failed.items()
         }
         rows = [row for row in resets if row not in failed]
-        replies = self._sessions.call(rows, "reset", resets)
+        replies = self._sessions.call(rows, method, resets)
         # Sessions that were open before and were lost with their server begin at its replacement.
         again = [row for row in self._sessions.at_lost_servers(rows) if row not in fresh]
         for row, reply in zip(rows, replies, strict=True):
-            outcomes[row] = self._began(row, reply)
+            outcomes[row] = self._began(row, reply, method)
         if again:
             logger.warning(
                 "%d environments %s were lost and are replaced: %s",
                 *(len(again), self.interface.name, outcomes[again[0]]),
             )
-            outcomes.update(self._begin({row: resets[row] for row in again}))
+            outcomes.update(self._begin({row: resets[row] for row in again}, method))
         return {row: outcomes[row] for row in resets}
 
-    def _began(self, row: int, reply: Reply) -> ResetResult[Any] | Exception:
+    def _began(self, row: int, reply: Reply, method: str) -> ResetResult[Any] | Exception:
         try:
             result = self._read(row, reply)
             assert isinstance(result, ResetResult)
@@ -368,13 +379,14 @@ class RemoteTransport:
             return error  # the server replaces the environment itself
         except LOSSES as error:
             self._sessions.lose(row, error)
-            return self._lost_reset(error)
+            return self._lost_start(method, error)
         except EnvWeaveError as error:
             return error
         return result
 
-    def _lost_reset(self, error: Exception) -> EnvironmentLostError:
-        return EnvironmentLostError(f"{self.interface.name}.reset() failed: {error}")
+    def _lost_start(self, method: str, error: Exception) -> EnvWeaveError:
+        kind = ForkError if method == "restore" else EnvironmentLostError
+        return kind(f"{self.interface.name}.{method}() failed: {error}")
 
     def _read(self, row: int, reply: Reply) -> StepResult[Any]:
         result = self._sessions.read(row, reply)
@@ -546,6 +558,40 @@ class RemoteTransport:
             StateFailedError: One of them has none: its code failed, or it is lost.
         """
         return self._sessions.state()
+
+    # Forks
+
+    def snapshot(self, row: int) -> KeptSnapshot:
+        """Have the server keep a point of the episode running in a row; return its token."""
+        return self._sessions.snapshot(row)
+
+    def restore(self, points: Mapping[int, Any]) -> dict[int, ResetResult[Any] | Exception]:
+        """Continue from a point in each of these rows; a failure takes the place of its result."""
+        tokens: dict[int, dict[str, Any]] = {}
+        outcomes: dict[int, ResetResult[Any] | Exception] = {}
+        for row, point in points.items():
+            if isinstance(point, KeptSnapshot):
+                tokens[row] = {"token": point.token}
+            else:
+                outcomes[row] = not_at_a_server(self.interface.name)
+        outcomes |= self._begin(tokens, "restore")
+        self._row_state.start({i: r for i, r in outcomes.items() if isinstance(r, ResetResult)})
+        return outcomes
+
+    def sibling_vector(self, num_envs: int) -> RemoteTransport | None:
+        """Return a transport to so many sessions at the same server.
+
+        `None` where each session has a server of its own.
+        """
+        connection = self._calls.connection
+        if isinstance(connection, MultiServerConnection):
+            return None
+        other = connection.another()
+        try:
+            return RemoteTransport(other, self._served, num_envs, **self._options)
+        except BaseException:
+            other.end()
+            raise
 
     def close(self) -> None:
         """Close every session and disconnect. May be called twice."""

@@ -40,24 +40,35 @@ class AgentRows:
     def fix(self, spec: AgentsSpec, shown: Sequence[Mapping[str, Any]]) -> ByAgent:
         """Fix the columns, from the observations of the first reset of all."""
         layout = layout_by_agent({agent: spec[agent] for agent in self.agents}, shown)
+        self.adopt(layout)
+        return layout
+
+    def adopt(self, layout: ByAgent) -> None:
+        """Fix the columns as those of another vector."""
         self._layouts = layout.agents
         count = len(self._everyone)
         self._current = {agent: blank(self._layouts[agent], count) for agent in self.agents}
-        return layout
 
     def to_act(self, ids: Sequence[int]) -> NDArray[np.bool_]:
         """Return which agents must act in these environments, by row and slot."""
         return self._to_act[list(ids)]
 
-    def restart(self, began: Mapping[int, ResetResult[Any]]) -> None:
-        """Record the first observations of new episodes."""
+    def acted(self, row: int) -> frozenset[str]:
+        """Return the agents of a row that have acted in its episode."""
+        return frozenset(one for one in self.agents if self._acted[row, self._slot[one]])
+
+    def restart(
+        self, began: Mapping[int, ResetResult[Any]], acted: Mapping[int, Collection[str]]
+    ) -> None:
+        """Record the first observations of new episodes, and who has acted in restored ones."""
         if not began or not self._layouts:
             return
         ids, results = list(began), list(began.values())
         shown = [result.observation for result in results]
         seen = np.zeros((len(ids), len(self.agents)), np.bool_)
         current = {a: self._filled(a, shown, seen[:, k]) for a, k in self._slot.items()}
-        self._store(ids, current, seen, np.zeros_like(seen), [result.needs for result in results])
+        marks = np.array([[a in acted.get(i, ()) for a in self.agents] for i in ids], np.bool_)
+        self._store(ids, current, seen, marks, [result.needs for result in results])
 
     def slots(self, idle: Collection[int]) -> Slots:
         """Return the status of all; where no episode is running, no agent takes part."""

@@ -171,6 +171,7 @@ class RowState:
         """Fix the columns."""
         self.layout = layout
         self.columns = layout.gather(observations)
+        self._shown = dict(enumerate(observations))
 
     def start(self, began: Mapping[int, ResetResult[Any] | AutoResetReady[Any]]) -> None:
         """Record the first observations of new episodes."""
@@ -181,7 +182,8 @@ class RowState:
         shown = {}
         self._infos = dict(self._infos)
         for row, one in began.items():
-            self._steps[row] = -self._clock
+            steps = 0 if isinstance(one, AutoResetReady) else one.step_index
+            self._steps[row] = steps - self._clock
             self._episodes[row], self._tasks[row] = one.episode_id, one.task_id
             if isinstance(one, AutoResetReady):
                 shown[row], self._infos[row] = one.initial_obs, one.initial_info

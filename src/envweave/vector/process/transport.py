@@ -39,6 +39,7 @@ from envweave.vector.process.row_state import (
     sorted_by_row,
 )
 from envweave.vector.process.shared_columns import SharedColumns
+from envweave.vector.process.vector_worker import PackedSnapshot, restore_packed
 from envweave.vector.process.worker_pool import FinishedStep, WorkerPool
 from envweave.workers.launch import WorkerLostError
 from envweave.workers.main import WorkerInfo
@@ -190,10 +191,7 @@ class ProcessTransport:
         local = {row: kwargs for row, kwargs in resets.items() if row < self._num_local}
         if local and self._local is not None:
             outcomes |= self._local.reset(local)
-        began = {row: start for row, start in outcomes.items() if isinstance(start, ResetResult)}
-        self._rows.start(began)
-        self._note_open_calls(began)
-        return {row: outcomes[row] for row in resets}
+        return self._note_starts(outcomes)
 
     def row_status(self, ids: Sequence[int]) -> list[RowStatus]:
         """Return the status of these environments."""
@@ -205,6 +203,30 @@ class ProcessTransport:
         for shard in self._pool.shards:
             states += self._pool.state(shard)
         return states
+
+    def snapshot(self, row: int) -> PackedSnapshot:
+        """Return a point of the episode running in a row, which any worker can restore."""
+        if self._local is not None and row < self._num_local:
+            return PackedSnapshot.of(self._local.snapshot(row), self.interface.name)
+        return self._pool.snapshot(row)
+
+    def restore(self, points: Mapping[int, Any]) -> dict[int, ResetResult[Any] | Exception]:
+        """Continue from a point in each of these rows; a failure takes the place of its result."""
+        self._rows.live.difference_update(points)
+        outcomes = self._pool.restore(points)
+        local = {row: point for row, point in points.items() if row < self._num_local}
+        if local and self._local is not None:
+            outcomes |= restore_packed(self._local, local)
+        return self._note_starts(outcomes)
+
+    def _note_starts(
+        self, outcomes: Mapping[int, ResetResult[Any] | Exception]
+    ) -> dict[int, ResetResult[Any] | Exception]:
+        """Record the episodes that began; return the outcomes in the order of rows."""
+        began = {row: start for row, start in outcomes.items() if isinstance(start, ResetResult)}
+        self._rows.start(began)
+        self._note_open_calls(began)
+        return {row: outcomes[row] for row in sorted(outcomes)}
 
     # Actions
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, final
 
-from envweave.errors import DefinitionError, EnvWeaveError, StateFailedError
+from envweave.errors import (
+    DefinitionError,
+    EnvWeaveError,
+    ForkError,
+    StateFailedError,
+    format_error,
+)
 from envweave.registry import EnvSpec, MakeOptions
 from envweave.registry.plugins import load_path
 from envweave.session import Session
 from envweave.session.episodes import with_autoreset
+from envweave.session.session import SessionSnapshot
 from envweave.types import ResetResult, State, StepResult
 from envweave.vector import BatchTransport, StepBatch
 from envweave.vector.arguments import ResetKwargs
@@ -27,6 +36,7 @@ from envweave.workers.pickling import (
     fail_start,
     fail_step,
     load_definition,
+    pack,
     pickle_error,
 )
 from envweave.workers.shared_memory import SharedMemory
@@ -45,6 +55,66 @@ class ResetOutcomes(NamedTuple):
 
     outcomes: dict[int, ResetResult[Any] | Exception]
     positions: dict[int, Any]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PackedSnapshot:
+    """A point of a row's episode as it travels between a vector's workers.
+
+    Attributes:
+        packed: Its pickle, with the private part of the task: no one but workers reads it.
+        episode_id: The episode.
+        step_index: How many steps it had taken.
+    """
+
+    packed: bytes = field(repr=False)
+    episode_id: str | None
+    step_index: int
+
+    @classmethod
+    def of(cls, point: SessionSnapshot, name: str) -> PackedSnapshot:
+        """Pickle a point.
+
+        Raises:
+            ForkError: It holds something that cannot be pickled.
+        """
+        try:
+            packed = pack(point)
+        except Exception as error:
+            cause = str(error) if isinstance(error, ForkError) else format_error(error)
+            raise ForkError(
+                f"A snapshot of {name} cannot be sent to another worker process: "
+                f"{cause.removesuffix('.')}."
+            ) from error
+        return cls(packed, point.episode_id, point.step_index)
+
+    def read(self) -> Any:
+        """Return the point.
+
+        Raises:
+            ForkError: It holds something that cannot be read in this process.
+        """
+        try:
+            return pickle.loads(self.packed)  # noqa: S301 - from our own worker
+        except Exception as error:
+            raise ForkError(
+                f"The snapshot cannot be read in another process: {format_error(error)}."
+            ) from error
+
+
+def restore_packed(
+    transport: BatchTransport, points: Mapping[int, Any]
+) -> dict[int, ResetResult[Any] | Exception]:
+    """Continue from a point in each of these rows; a failure takes the place of its result."""
+    read: dict[int, Any] = {}
+    outcomes: dict[int, ResetResult[Any] | Exception] = {}
+    for row, point in points.items():
+        try:
+            read[row] = point.read() if isinstance(point, PackedSnapshot) else point
+        except ForkError as error:
+            outcomes[row] = error
+    return outcomes | transport.restore(read)
 
 
 class StepExtras(NamedTuple):
@@ -139,6 +209,19 @@ class VectorWorker:
         self._resume_from(positions)
         first = self.rows.start
         results = self._transport.reset({row - first: one for row, one in resets.items()})
+        outcomes = {i + first: result for i, result in results.items()}
+        return ResetOutcomes(outcomes, {row: self._session(row).position for row in outcomes})
+
+    def _snapshot(self, row: int) -> PackedSnapshot:
+        point = self._transport.snapshot(row - self.rows.start)
+        return PackedSnapshot.of(point, self._transport.interface.name)
+
+    def _restore(self, points: Mapping[int, Any], positions: Mapping[int, Any]) -> ResetOutcomes:
+        self._resume_from(positions)
+        first = self.rows.start
+        results = restore_packed(
+            self._transport, {row - first: point for row, point in points.items()}
+        )
         outcomes = {i + first: result for i, result in results.items()}
         return ResetOutcomes(outcomes, {row: self._session(row).position for row in outcomes})
 

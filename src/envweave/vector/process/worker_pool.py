@@ -8,7 +8,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
-from envweave.errors import EnvironmentLostError, EnvWeaveError, StateFailedError, format_error
+from envweave.errors import (
+    EnvironmentLostError,
+    EnvWeaveError,
+    ForkError,
+    StateFailedError,
+    format_error,
+)
 from envweave.lifetime import OwnerProcess
 from envweave.session.episodes import Position, advance_seed, with_autoreset
 from envweave.types import EpisodeEnd, ResetResult, State
@@ -18,7 +24,7 @@ from envweave.vector.process.row_state import MergedRows, RowState, from_results
 from envweave.vector.process.shard_worker import ShardWorker
 from envweave.vector.process.shared_columns import SharedColumns
 from envweave.vector.process.turns import STEP_ALL, EventFd, TurnSlot, TurnTable
-from envweave.vector.process.vector_worker import ResetOutcomes, StepExtras
+from envweave.vector.process.vector_worker import PackedSnapshot, ResetOutcomes, StepExtras
 from envweave.workers.launch import CLOSE_S, WorkerLostError
 from envweave.workers.main import WorkerInfo
 from envweave.workers.pickling import pack
@@ -105,7 +111,8 @@ class WorkerShard:
             WorkerLostError: The worker is gone.
         """
         self._shared, self._memory, self._fill = shared, memory, fill
-        self._send_shared({})
+        # Before their first episode, environments have shown nothing that columns can be made of.
+        self._send_shared({row: fill(row) for row in self.rows if row not in self._positions})
 
     def _send_shared(self, fill: Mapping[int, Any]) -> None:
         assert self._shared is not None
@@ -229,6 +236,19 @@ class WorkerShard:
                 self._positions[late] = advance_seed(self._positions[late], seed)
             raise
         return reply
+
+    def restore(self, points: Mapping[int, Any]) -> dict[int, ResetResult[Any] | Exception]:
+        """Have the worker continue from a point in each of these rows.
+
+        Raises:
+            WorkerLostError: The worker is gone.
+        """
+        back = {row: self._positions[row] for row in points if row in self._unreported}
+        reply: ResetOutcomes = self.call("restore", points, back)
+        self._positions |= reply.positions
+        for row in points:
+            self._unreported.pop(row, None)
+        return reply.outcomes
 
     def pack_actions(self, actions: Sequence[Any]) -> bytes:
         """Return what `step_all` will send for these actions."""
@@ -473,6 +493,42 @@ class WorkerPool:
             self.lose(shard, loss)
         cause = next((end.cause for end in shard.ends.values()), "no worker process can be started")
         raise StateFailedError(f"Environments {_span(shard.rows)}: {cause}.")
+
+    def snapshot(self, row: int) -> PackedSnapshot:
+        """Return a point of the episode running in a row.
+
+        Raises:
+            ForkError: It cannot be copied, or was lost with its worker.
+        """
+        ((shard, _),) = self.by_shard({row: None})
+        self._check_alive(shard)
+        try:
+            if row not in shard.ends:
+                self._await_worker(shard)
+                point: PackedSnapshot = shard.call("snapshot", row)
+                return point
+        except WorkerLostError as loss:
+            self.lose(shard, loss)
+        cause = shard.ends[row].cause if row in shard.ends else "its worker process is gone"
+        raise ForkError(f"The episode was lost: {cause}.")
+
+    def restore(self, points: Mapping[int, Any]) -> dict[int, ResetResult[Any] | Exception]:
+        """Continue from a point in each of these rows; a failure takes the place of its result."""
+        outcomes: dict[int, ResetResult[Any] | Exception] = {}
+        for shard, part in self.by_shard(points):
+            for row in part:
+                shard.ends.pop(row, None)
+                shard.fresh.pop(row, None)
+            try:
+                self._await_worker(shard)
+                outcomes |= shard.restore(part)
+            except WorkerLostError as loss:
+                self.lose(shard, loss)
+                outcomes |= {
+                    row: ForkError(f"The environment was lost while it was restored: {loss}.")
+                    for row in part
+                }
+        return outcomes
 
     def _lost_in_reset(
         self, shard: WorkerShard, part: ResetKwargs, loss: WorkerLostError

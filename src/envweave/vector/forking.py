@@ -1,4 +1,4 @@
-"""Forks: how an `Env` opens others like itself, and what a `Snapshot` holds."""
+"""Forks: how an `Env` or a `VectorEnv` opens others like itself, and what a `Snapshot` holds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar, final
 from envweave.errors import ForkError, OptionError
 from envweave.registry import EnvSpec, ReadyMade
 from envweave.types import Snapshot
+from envweave.vector.columns import Layout
 
 EnvT = TypeVar("EnvT")
 TransportT = TypeVar("TransportT")
@@ -20,11 +21,11 @@ class Siblings(Generic[EnvT]):
     """Opens environments that are made in the same way.
 
     Attributes:
-        open: Makes another one.
+        open: Makes another one; for a vector, one of as many environments as it is told.
         is_logged: Whether actions are kept, with `forkable=True`.
     """
 
-    open: Callable[[], EnvT]
+    open: Callable[..., EnvT]
     is_logged: bool
 
     def advise(self, error: ForkError) -> ForkError:
@@ -51,6 +52,36 @@ def again(spec: EnvSpec, connect: Callable[[], TransportT]) -> TransportT:
     return connect()
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class RowSnapshot:
+    """A point of the episode in one row, with what a vector that has no columns yet needs of it.
+
+    Attributes:
+        point: What the transport returned.
+        layout: How the vector's observations are laid out in columns.
+        shown: The row's last observation.
+        acted: The agents that have acted in the episode, if there are several.
+    """
+
+    point: Any
+    layout: Layout
+    shown: Any
+    acted: frozenset[str]
+
+    @property
+    def episode_id(self) -> str | None:
+        """The episode."""
+        episode_id: str | None = self.point.episode_id
+        return episode_id
+
+    @property
+    def step_index(self) -> int:
+        """How many steps it had taken."""
+        step_index: int = self.point.step_index
+        return step_index
+
+
 def snapshot_of(env_id: str, point: Any) -> Snapshot:
     """Return a caller's snapshot of what a transport returned."""
     return Snapshot(env_id=env_id, episode_id=point.episode_id, step=point.step_index, state=point)
@@ -70,4 +101,5 @@ def state_of(snapshot: Any, env_id: str) -> Any:
         raise OptionError(
             f"The snapshot is of {snapshot.env_id!r} and cannot be restored in {env_id!r}."
         )
-    return snapshot.state
+    state = snapshot.state
+    return state.point if isinstance(state, RowSnapshot) else state
