@@ -28,7 +28,7 @@ from envweave.errors import (
     TaskError,
     format_error,
 )
-from envweave.recording.episode_log import EpisodeLog
+from envweave.recording.episode_log import EpisodeLog, LoggedPoint
 from envweave.recording.events import (
     NUMBERS,
     TakenEnd,
@@ -40,9 +40,9 @@ from envweave.recording.events import (
 )
 from envweave.recording.replaying import Difference, EpisodeReplay, replay_on, replay_on_async
 from envweave.recording.writer import EventWriter
+from envweave.session.session import check_snapshot_kind
 from envweave.types import (
     Blame,
-    Episode,
     EpisodeEnd,
     Reason,
     ResetResult,
@@ -196,19 +196,17 @@ class LoggedSnapshot:
 
     Attributes:
         state: What the transport's own snapshot returned; `None` if it has none.
-        logged: The episode so far; `None` if it is not logged.
+        logged: What leads there; `None` if it is not logged.
         refusal: Why there is no `state`.
         episode_id: The episode.
         step_index: How many steps it had taken.
-        task: Its task, with the private part.
     """
 
     state: Any
-    logged: Episode | None
+    logged: LoggedPoint | None
     refusal: str
     episode_id: str | None
     step_index: int
-    task: Task | str | None = None
 
 
 class _Recorder:
@@ -223,7 +221,7 @@ class _Recorder:
     def _began(self, result: ResetResult[Any], began_s: float, params: Mapping[str, Any]) -> None:
         asked = {name: params.get(name) for name in ("seed", "task", "options")}
         if self._log is not None:
-            self._log.task = asked["task"]
+            self._log.keep_request(asked["task"], asked["options"])
         self._events.began(result, perf_counter() - began_s, **asked)
 
     def _taken(self, state: Any, refusal: ForkError | None) -> LoggedSnapshot:
@@ -233,20 +231,19 @@ class _Recorder:
             ForkError: The state cannot be copied, and the episode is not logged.
             ResetNeededError: No episode is running.
         """
-        logged = None if self._log is None else self._log.episode()
-        if refusal is not None and self._log is None:
-            raise refusal
-        task = None if self._log is None else self._log.task
-        if refusal is None:
-            return LoggedSnapshot(state, logged, "", state.episode_id, state.step_index, task)
-        if logged is None:
+        if self._log is not None and not self._events.is_running:
             raise ResetNeededError(
                 f"snapshot() of {self.interface.name} with no episode running. Call reset() first."
             )
-        return LoggedSnapshot(None, logged, str(refusal), logged.episode_id, logged.length, task)
+        logged = None if self._log is None else self._log.point()
+        if refusal is None:
+            return LoggedSnapshot(state, logged, "", state.episode_id, state.step_index)
+        if logged is None:
+            raise refusal
+        return LoggedSnapshot(None, logged, str(refusal), logged.about.episode_id, logged.length)
 
     def _replay(self, point: LoggedSnapshot, tasks: Tasks | None) -> EpisodeReplay:
-        """Return the replay that leads to a snapshot.
+        """Return the replay that leads to a snapshot; the running episode ends.
 
         Raises:
             ForkError: The episode was not logged, or is not deterministic.
@@ -258,23 +255,54 @@ class _Recorder:
                 f"{point.refusal} Its actions cannot be played again either: "
                 f"{self.interface.name} is not deterministic, as its author declared."
             )
-        return EpisodeReplay(point.logged, tasks, is_whole=False)
+        self._events.left(_LEFT)
+        calls = point.logged.calls_at_start()
+        return EpisodeReplay(point.logged.episode(), tasks, is_whole=False, calls_at_start=calls)
 
     def _restored(
-        self, result: ResetResult[Any], began_s: float, point: LoggedSnapshot
+        self,
+        result: ResetResult[Any],
+        began_s: float,
+        point: LoggedSnapshot,
+        call_ids: Mapping[str, str],
     ) -> ResetResult[Any]:
         """Record an episode that continues another one."""
+        self._events.left(_LEFT)
         logged = point.logged
         if point.episode_id is not None:
             parent = {"episode": point.episode_id, "step": point.step_index}
             self._events.about = {"parent": parent}
-        task = point.task if isinstance(point.task, Task) else result.task_id
-        options = None if logged is None else logged.options
+        given = None if logged is None else logged.about.task
+        task = given if isinstance(given, Task) else result.task_id
+        options = None if logged is None else logged.about.options
         duration_s = perf_counter() - began_s
         self._events.began(result, duration_s, task=task, options=options)
-        if self._log is not None and logged is not None:
-            self._log.continue_from(replace(logged, episode_id=result.episode_id), point.task)
+        if self._log is not None:
+            self._log.continue_from(logged, result.episode_id, call_ids)
         return result
+
+
+_LEFT = "restore() began another episode."
+
+
+@final
+class _ReplayTarget:
+    """Where an episode is played again: a transport, whose stream of seeds stays where it is."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self.step = transport.step
+
+    def reset(self, **params: Any) -> Any:
+        return self._transport.reset(**params, keep_stream=True)
+
+
+def _compare_acting(point: LoggedSnapshot, result: Any) -> Difference | None:
+    needs = result._needs  # noqa: SLF001 - a result's own field
+    acting = None if needs is None else [need.agent_id for need in needs]
+    assert point.logged is not None  # it was played again
+    before = point.logged.about.acting
+    return None if acting == before else Difference(point.step_index, "needs", before, acting)
 
 
 def _differs(point: LoggedSnapshot, difference: Difference) -> ForkError:
@@ -336,6 +364,8 @@ class RecordedTransport(_Recorder):
     def step(self, action: Any) -> StepResult[Any]:
         """Take one step."""
         packed = pack(action)
+        if self._log is not None:
+            self._log.keep_action(action)
         began_s = perf_counter()
         try:
             result: StepResult[Any] = self._step(action)
@@ -360,21 +390,24 @@ class RecordedTransport(_Recorder):
     def restore(self, point: LoggedSnapshot) -> ResetResult[Any]:
         """Continue from a snapshot. See `Env.restore`."""
         began_s = perf_counter()
-        self._events.left("restore() began another episode.")
-        self._step = self._transport.step
+        check_snapshot_kind(point, LoggedSnapshot, self.interface.name)
         if point.state is not None:
             try:
-                return self._restored(self._transport.restore(point.state), began_s, point)
+                result = self._transport.restore(point.state)
+                self._step = self._transport.step
+                return self._restored(result, began_s, point, {})
             except ForkError as refusal:
                 if point.logged is None:
                     raise
                 point = replace(point, refusal=str(refusal))
         replay = self._replay(point, self.tasks)
-        difference = replay_on(replay, self._transport)
+        difference = replay_on(replay, _ReplayTarget(self._transport))
+        difference = difference or _compare_acting(point, replay.result)
         if difference is not None:
             self._step = partial(_refuse_step, self.interface.name)
             raise _differs(point, difference)
-        return self._restored(_as_start(replay), began_s, point)
+        self._step = self._transport.step
+        return self._restored(_as_start(replay), began_s, point, replay.call_ids)
 
     def close(self) -> None:
         """Release everything, and end the recording. May be called twice."""
@@ -422,6 +455,8 @@ class RecordedAsyncTransport(_Recorder):
     async def step(self, action: Any) -> StepResult[Any]:
         """Take one step."""
         packed = pack(action)
+        if self._log is not None:
+            self._log.keep_action(action)
         began_s = perf_counter()
         try:
             result: StepResult[Any] = await self._step(action)
@@ -446,21 +481,24 @@ class RecordedAsyncTransport(_Recorder):
     async def restore(self, point: LoggedSnapshot) -> ResetResult[Any]:
         """Continue from a snapshot. See `Env.restore`."""
         began_s = perf_counter()
-        self._events.left("restore() began another episode.")
-        self._step = self._transport.step
+        check_snapshot_kind(point, LoggedSnapshot, self.interface.name)
         if point.state is not None:
             try:
-                return self._restored(await self._transport.restore(point.state), began_s, point)
+                result = await self._transport.restore(point.state)
+                self._step = self._transport.step
+                return self._restored(result, began_s, point, {})
             except ForkError as refusal:
                 if point.logged is None:
                     raise
                 point = replace(point, refusal=str(refusal))
         replay = self._replay(point, self.tasks)
-        difference = await replay_on_async(replay, self._transport)
+        difference = await replay_on_async(replay, _ReplayTarget(self._transport))
+        difference = difference or _compare_acting(point, replay.result)
         if difference is not None:
             self._step = partial(_refuse_step_async, self.interface.name)
             raise _differs(point, difference)
-        return self._restored(_as_start(replay), began_s, point)
+        self._step = self._transport.step
+        return self._restored(_as_start(replay), began_s, point, replay.call_ids)
 
     async def close(self) -> None:
         """Release everything, and end the recording. May be called twice."""

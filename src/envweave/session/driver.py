@@ -164,7 +164,7 @@ class SyncDriver(Driver):
     def restore(self, point: SessionSnapshot) -> ResetResult[Any]:
         """Continue from a snapshot. See `Env.restore`."""
         session = self.session
-        session.check_restore()
+        session.check_restore(point)
         try:
             self._calls.replace_if_failed()
             session.environment.restore(point.environment)
@@ -350,7 +350,7 @@ class AsyncDriver(Driver):
         session = self.session
         self._begin("restore")
         try:
-            session.check_restore()
+            session.check_restore(point)
             try:
                 await self._replace_if_failed()
                 await self._deadline.run("restore", partial(self._restore, point.environment))
@@ -415,7 +415,7 @@ class LoopDriver(Driver):
     def restore(self, point: SessionSnapshot) -> ResetResult[Any]:
         """Continue from a snapshot. See `Env.restore`."""
         if self._loop.is_closed:
-            self.session.check_restore()  # refuses
+            self.session.check_restore(point)  # refuses
         return self._loop.run(self._driver.restore(point))
 
     def detach(self) -> None:
