@@ -792,3 +792,19 @@ def test_large_parts_of_observations_are_not_kept() -> None:
         tracemalloc.stop()
 
     assert kept < 4_000_000  # two screens, which the session and this hold
+
+
+def test_a_child_whose_parent_is_recorded_elsewhere_is_loaded_and_not_replayed(
+    tmp_path: Path,
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    with ew.make(CopyableWalk, record=here) as env, ew.make(CopyableWalk, record=there) as other:
+        env.reset(seed=1)
+        env.step(1)
+        other.restore(env.snapshot())
+        other.step(1)
+
+    (episode,) = ew.load(there)
+    assert [one.step_index for one in episode.steps] == [2]
+    (replayed,) = ew.replay(there, env=CopyableWalk).not_replayed
+    assert "forked from" in str(replayed.reason)
