@@ -8,7 +8,7 @@ import difflib
 import inspect
 import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, Literal, TypedDict, final
 
@@ -18,7 +18,7 @@ from envweave.codec.records import StructSpec
 from envweave.codec.scalars import is_text
 from envweave.codec.spec import AnySpec
 from envweave.environment import Environment, Interface
-from envweave.environment.base import copy_attributes, paste_attributes
+from envweave.environment.base import AttributesCopy, copy_attributes, paste_attributes
 from envweave.environment.introspection import by_agent, for_one, read_spec
 from envweave.errors import (
     ActionError,
@@ -65,7 +65,8 @@ class Wrapper(Environment):
     - `after_answer(result)` returns the outcome to show after the answer to a tool call.
 
     There is no other hook. To change what a reset is given, override `reset` itself. Attributes
-    that a wrapper sets are part of an episode's state: a fork copies them.
+    that a wrapper sets are part of an episode's state: a fork copies them, but for references to
+    the environments inside. What it shares with those, such as their generator, is copied apart.
 
     Raises:
         DefinitionError: When a subclass is defined that has a method named like a hook
@@ -146,13 +147,24 @@ class Wrapper(Environment):
     def snapshot(self) -> Any:
         """Return the state of the environment inside, and a deep copy of this wrapper's own."""
         inside = self.environment.snapshot()
-        return self._then("snapshot", inside, lambda state: (state, copy_attributes(self, _FIXED)))
+        return self._then("snapshot", inside, self._with_own)
 
     def restore(self, snapshot: Any) -> Any:
         """Continue from a snapshot of an environment that is wrapped in the same way."""
-        state, own = snapshot
-        paste_attributes(self, own, _FIXED)
+        state, own = snapshot if isinstance(snapshot, tuple) else (snapshot, None)
+        paste_attributes(self, own, _FIXED, self._inside())
         return self.environment.restore(state)
+
+    def _with_own(self, state: Any) -> tuple[Any, AttributesCopy]:
+        return state, copy_attributes(self, _FIXED, self._inside())
+
+    def _inside(self) -> Iterator[Environment]:
+        """Yield the environments inside, from the outermost to the innermost."""
+        one = self.environment
+        yield one
+        while isinstance(one, Wrapper):
+            one = one.environment
+            yield one
 
     @property
     def state(self) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -271,7 +272,7 @@ def test_a_snapshot_of_an_environment_that_is_not_logged_is_restored_in_one_that
         logged.restore(point)
         assert logged.step(1).observation == plain.step(1).observation
 
-        with pytest.raises(ForkError, match="made with the same options"):
+        with pytest.raises(ForkError, match="another `backend`, `record` or `forkable`"):
             plain.restore(logged.snapshot())
         assert plain.step(1).step_index == 2
 
@@ -549,3 +550,287 @@ def test_wrappers_are_part_of_the_state() -> None:
         assert infos[0]["return"] == infos[1]["return"]
         assert infos[0]["length"] == infos[1]["length"]
         child.close()
+
+
+class Board:
+    """A part of an environment, which refers to it."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+
+
+class SelfReferring(ew.Environment):
+    """Keeps a bound method of its own, and a part that refers to it."""
+
+    copyable = True
+
+    def __init__(self) -> None:
+        self._moves = {1: self._move}
+        self._board = Board(self)
+        self.x = 0
+
+    def _move(self) -> None:
+        self._board.env.x += 1
+
+    def reset(self) -> tuple[dict[str, int], dict[str, Any]]:
+        self.x = 0
+        return {"x": 0}, {}
+
+    def step(self, action: int) -> tuple[dict[str, int], float, bool, bool, dict[str, Any]]:
+        self._moves[action]()
+        return {"x": self.x}, 0.0, False, False, {}
+
+
+class Shove(ew.Wrapper):
+    """A wrapper that keeps the environment inside under a name of its own."""
+
+    def __init__(self, env: SelfReferring) -> None:
+        super().__init__(env)
+        self.core = env
+
+    def before_step(self, action: int) -> int:
+        self.core.x += 10
+        return action
+
+
+@pytest.mark.parametrize(
+    ("made", "step"), [(SelfReferring, 1), (lambda: Shove(SelfReferring()), 11)]
+)
+def test_what_refers_to_the_environment_refers_to_the_child(made: Any, step: int) -> None:
+    with ew.make(made) as env:
+        env.reset()
+        env.step(1)
+
+        (child,) = env.fork()
+
+        with child:
+            seen = [child.step(1).observation["x"] for _ in range(2)]
+            assert [*seen, env.step(1).observation["x"]] == [2 * step, 3 * step, 2 * step]
+
+
+class Slotted(SelfReferring):
+    __slots__ = ("hidden",)
+
+
+def test_slots_are_refused() -> None:
+    with ew.make(Slotted) as env:
+        env.reset()
+
+        with pytest.raises(ForkError, match="__slots__"):
+            env.snapshot()
+
+
+class Tasked(ew.Environment):
+    copyable = True
+
+    def __init__(self) -> None:
+        self.tasks = ew.Tasks({"train": [ew.Task("a", private={"answer": 1})]})
+
+    def reset(self, *, task: ew.Task) -> tuple[int, dict[str, Any]]:
+        return 0, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        return id(self.tasks), 0.0, False, False, {}
+
+
+def test_tasks_are_shared_by_copies() -> None:
+    with ew.make(Tasked) as env:
+        env.reset()
+        point, before = env.snapshot(), env.step(1).observation
+
+        env.restore(point)
+
+        assert env.step(1).observation == before
+
+
+OTHER_WAYS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"backend": "process"}),
+    ({"backend": "process"}, {}),
+    ({"forkable": True}, {}),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), OTHER_WAYS)
+def test_a_snapshot_of_another_way_to_make_it_is_refused(
+    first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    with ew.make(CopyableWalk, **first) as env, ew.make(CopyableWalk, **second) as other:
+        for one in (env, other):
+            one.reset(seed=1)
+
+        with pytest.raises(ForkError, match="`backend`, `record` or `forkable`"):
+            other.restore(env.snapshot())
+
+        assert other.step(1).step_index == 1
+
+
+def test_a_replay_keeps_the_stream_of_seeds() -> None:
+    seeds = []
+    for cls, forkable in ((CopyableWalk, False), (Walk, True)):
+        with ew.make(cls, forkable=forkable) as env:
+            env.reset(seed=7)
+            point = env.snapshot()
+            env.reset()
+            env.restore(point)
+            seeds.append(env.reset().info["seed"])
+
+    assert seeds[0] == seeds[1]
+
+
+class Hidden(ew.Environment):
+    """Shows nothing of what it was given."""
+
+    def reset(self, *, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        self._given: list[Any] = [options]
+        return 0, {}
+
+    def step(self, action: Any) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        self._given.append(action)
+        return 0, 0.0, False, False, {}
+
+    @property
+    def state(self) -> ew.State:
+        return ew.State(episode_id=repr(self._given))
+
+
+def test_actions_and_options_are_played_again_as_they_were() -> None:
+    with ew.make(Hidden, forkable=True) as env:
+        env.reset(options={"size": (3, 4)})
+        action = [(1, 0)]
+        env.step(action)
+        action.append((2, 0))
+
+        (child,) = env.fork()
+
+        with child:
+            assert child.state().episode_id == "[{'size': (3, 4)}, [(1, 0)]]"
+
+
+class Caller(ew.Environment):
+    """Calls a tool at the start and in each step, with an id of its own each time."""
+
+    def __init__(self, asks: Callable[[], int] = lambda: 1) -> None:
+        self._asks = asks
+
+    def _call(self) -> None:
+        self.emit(ew.ToolCallRequest(str(random.SystemRandom().random()), "t", {"q": self._asks()}))
+
+    def reset(self) -> tuple[int, dict[str, Any]]:
+        self._sum = 0
+        self._call()
+        return 0, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        self._call()
+        return self._sum, 0.0, False, False, {}
+
+    def answer(self, result: ew.ToolResult) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        self._sum += result.value
+        return self._sum, 0.0, False, False, {}
+
+
+def answer(env: ew.Env, result: Any, value: int) -> Any:
+    return env.step(ew.ToolResult(result.tool_calls[0].call_id, value)).observation
+
+
+def test_forks_of_forks_answer_the_tool_calls_that_are_played_again() -> None:
+    with ew.make(Caller, forkable=True) as env:
+        answer(env, env.reset(), 1)
+        env.step(1)
+        (child,) = env.fork()
+        with child:
+            answer(child, child.restore(child.snapshot()), 10)
+
+            (grandchild,) = child.fork()
+
+            with grandchild:
+                assert answer(grandchild, grandchild.step(1), 100) == 111
+
+
+def test_a_tool_call_that_asks_something_else_is_a_difference() -> None:
+    numbers = iter(range(9))
+    with ew.make(lambda: Caller(lambda: next(numbers)), forkable=True) as env:
+        answer(env, env.reset(), 1)
+
+        with pytest.raises(ForkError, match=r"step 0, tool_calls\[0\].arguments.q: recorded 0"):
+            env.fork()
+
+
+class Turns(ew.MultiAgentEnvironment):
+    possible_agents = ("a", "b")
+    numbers = iter("ab")
+
+    def reset(self) -> tuple[dict[str, int], dict[str, Any]]:
+        self._turn = next(self.numbers)
+        return {"a": 0, "b": 0}, {}
+
+    def to_act(self) -> list[str]:
+        return [self._turn]
+
+    def step(self, action: dict[str, int]) -> Any:
+        raise NotImplementedError
+
+
+def test_another_agent_that_must_act_is_a_difference() -> None:
+    with ew.make(Turns, forkable=True) as env:
+        env.reset()
+
+        with pytest.raises(ForkError, match=r"step 0, needs: recorded \['a'\], replayed \['b'\]"):
+            env.fork()
+
+
+def test_an_episode_that_goes_on_after_a_refused_restore_is_recorded(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    with (
+        ew.make(CopyableWalk, backend="process", record=here) as env,
+        ew.make(CopyableWalk, backend="process", record=there) as other,
+    ):
+        env.reset(seed=1)
+        other.reset(seed=1)
+        with pytest.raises(ForkError, match="not kept here"):
+            env.restore(other.snapshot())
+        env.step(1)
+
+    (episode,) = ew.load(here)
+    assert episode.length == 1
+
+
+class Screen(Walk):
+    """Shows a large picture among other things."""
+
+    def step(self, action: int) -> Any:
+        shown, *rest = super().step(action)
+        return {**shown, "screen": np.full(100_000, self._x)}, *rest
+
+
+def test_large_parts_of_observations_are_not_kept() -> None:
+    tracemalloc.start()
+    try:
+        with ew.make(Screen, forkable=True) as env:
+            env.reset(seed=1)
+            for _ in range(5):
+                env.step(0)
+            kept = tracemalloc.get_traced_memory()[0]
+            (child,) = env.fork()
+            with child:
+                assert child.step(0).step_index == 6
+    finally:
+        tracemalloc.stop()
+
+    assert kept < 4_000_000  # two screens, which the session and this hold
+
+
+def test_a_child_whose_parent_is_recorded_elsewhere_is_loaded_and_not_replayed(
+    tmp_path: Path,
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    with ew.make(CopyableWalk, record=here) as env, ew.make(CopyableWalk, record=there) as other:
+        env.reset(seed=1)
+        env.step(1)
+        other.restore(env.snapshot())
+        other.step(1)
+
+    (episode,) = ew.load(there)
+    assert [one.step_index for one in episode.steps] == [2]
+    (replayed,) = ew.replay(there, env=CopyableWalk).not_replayed
+    assert "forked from" in str(replayed.reason)

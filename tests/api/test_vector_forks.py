@@ -442,7 +442,7 @@ def test_environments_of_other_kinds_are_refused(place: Place) -> None:
         object.__setattr__(foreign, "state", 7)
         object.__setattr__(foreign, "env_id", venv.snapshot(0).env_id)
 
-        with pytest.raises(ForkError, match="not taken"):
+        with pytest.raises(ForkError, match="was taken of a Walk"):
             venv.restore(foreign, ids=[1])
 
         venv.reset(ids=[1])

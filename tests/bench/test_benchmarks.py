@@ -23,6 +23,7 @@ NAMES = [
     "noisy-neighbor",
     "containers",
     "rollout",
+    "forks",
     "recording",
     "ray",
     "trl",

@@ -485,6 +485,21 @@ async def test_a_session_with_threads_is_refused() -> None:
         await env.snapshot()
 
 
+@in_loop
+async def test_a_session_with_an_open_database_is_refused() -> None:
+    async with Family() as family:
+        env = family.make()
+        await env.reset()
+        await value(env, "import sqlite3; base = sqlite3.connect('x.db')")
+        await value(env, "_ = base.execute('create table t (a)'); base.commit()")
+
+        with pytest.raises(ForkError, match="SQLite database open"):
+            await env.snapshot()
+
+        await value(env, "base.close()")
+        await env.snapshot()
+
+
 class Cart:
     """Keeps state in an object."""
 

@@ -55,6 +55,7 @@ SLOW_PAGES = {  # they start servers, worker processes or the command line, many
     "docs/guides/connecting.md",
     "docs/guides/dialects.md",
     "docs/guides/docker.md",
+    "docs/guides/forking.md",
     "docs/guides/grading.md",
     "docs/guides/kubernetes.md",
     "docs/guides/mcp.md",

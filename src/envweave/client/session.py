@@ -30,7 +30,7 @@ from envweave.errors import (
 from envweave.session.episodes import EpisodeTracker, Position, with_autoreset
 from envweave.session.kept_snapshots import KeptSnapshot
 from envweave.session.loss_log import LOSSES_LOGGED
-from envweave.session.session import Phase, refusal
+from envweave.session.session import Phase, check_snapshot_kind, refusal
 from envweave.types import AGENT, EpisodeEnd, ResetResult, State, StepResult, ToolResult
 from envweave.wire.faults import error_of
 from envweave.wire.messages import Call, Reply, read_as
@@ -267,8 +267,7 @@ class RemoteSession:
             ForkError: The server does not keep it, or the session is lost.
             EnvWeaveError: No session could be opened.
         """
-        if not isinstance(point, KeptSnapshot):
-            raise not_at_a_server(self.name)
+        check_snapshot_kind(point, KeptSnapshot, self.name)
         try:
             if self._caller is None:
                 yield from self.open(point.token)
@@ -377,13 +376,6 @@ def read_snapshot(plain: Any) -> KeptSnapshot:
         WireError: There is none.
     """
     return read_as(plain, KeptSnapshot, "The reply has no snapshot")
-
-
-def not_at_a_server(name: str) -> ForkError:
-    """Return the refusal of a snapshot that no server keeps."""
-    return ForkError(
-        f"The snapshot was not taken at a server, so {name} at a server cannot continue from it."
-    )
 
 
 def step_params(action: Any) -> dict[str, Any]:

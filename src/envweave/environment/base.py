@@ -6,7 +6,8 @@ import copy
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 from envweave.environment.introspection import (
     Given,
@@ -36,33 +37,87 @@ RESERVED = frozenset({"__all__", REFUSED, "episode", "reset_error", "seed"})
 """Names that flags and infos keyed by agent id already use."""
 
 
-def copy_attributes(environment: Environment, without: Iterable[str] = ()) -> dict[str, Any]:
+class _Place:
+    """Stands in a copy for an environment, which is not copied."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AttributesCopy:
+    """A deep copy of an environment's attributes.
+
+    Attributes:
+        kind: The environment's class.
+        attributes: The copies, by name.
+        places: What stands in them for the environment, and for those inside it.
+    """
+
+    kind: type
+    attributes: dict[str, Any]
+    places: tuple[_Place, ...]
+
+
+def copy_attributes(
+    environment: Environment,
+    without: Iterable[str] = (),
+    inside: Iterable[Environment] = (),
+) -> AttributesCopy:
     """Return a deep copy of an environment's attributes, but for the queue of its events.
+
+    What refers to the environment itself, such as its bound methods, or to one of those `inside`
+    it, will refer to the one that the attributes are pasted into.
 
     Raises:
         ForkError: One of them cannot be copied.
     """
+    kind = type(environment)
+    if any(vars(cls).get("__slots__") for cls in kind.__mro__):
+        raise ForkError(
+            f"{kind.__name__} has __slots__, which are not copied. Give it a snapshot() and a "
+            "restore()."
+        )
     own = {name: value for name, value in vars(environment).items() if name not in without}
     queue = own.setdefault(_QUEUE, [])
+    kept = (environment, *inside)
+    places = tuple(_Place() for _ in kept)
+    # An environment inside, which is connected to the same queue, stays so.
+    memo: dict[int, Any] = {id(queue): queue}
+    memo.update((id(one), place) for one, place in zip(kept, places, strict=True))
     try:
-        # An environment inside, which is connected to the same queue, stays so.
-        return copy.deepcopy(own, {id(queue): queue})
+        return AttributesCopy(kind, copy.deepcopy(own, memo), places)
     except Exception as error:  # what `deepcopy` runs is code of the attributes' authors
-        name = type(environment).__name__
         raise ForkError(
-            f"The attributes of {name} cannot be copied: {format_error(error)}."
+            f"The attributes of {kind.__name__} cannot be copied: {format_error(error)}."
         ) from error
 
 
 def paste_attributes(
-    environment: Environment, copied: dict[str, Any], without: Iterable[str] = ()
+    environment: Environment,
+    copied: Any,
+    without: Iterable[str] = (),
+    inside: Iterable[Environment] = (),
 ) -> None:
-    """Replace an environment's attributes by what `copy_attributes` returned."""
+    """Replace an environment's attributes by what `copy_attributes` returned.
+
+    Raises:
+        ForkError: They are those of an environment of another class, or with others inside.
+    """
+    kept = (environment, *inside)
+    if (
+        not isinstance(copied, AttributesCopy)
+        or copied.kind is not type(environment)
+        or len(copied.places) != len(kept)
+    ):
+        raise ForkError(
+            f"The snapshot is not of a {type(environment).__name__} that was made in the same way."
+        )
     own = vars(environment)
-    queue = own.get(_QUEUE)
+    memo: dict[int, Any] = {id(copied.attributes[_QUEUE]): own.get(_QUEUE)}
+    memo.update((id(place), one) for place, one in zip(copied.places, kept, strict=True))
+    pasted = copy.deepcopy(copied.attributes, memo)
     for name in [one for one in own if one not in without]:
         del own[name]
-    own.update(copy.deepcopy(copied, {id(copied[_QUEUE]): queue}))
+    own.update(pasted)
 
 
 _QUEUE = "_emitted_events"
@@ -87,7 +142,8 @@ class Environment(ABC):
     Attributes:
         deterministic: Whether the same seed, task and actions give the same episode.
         copyable: Whether `copy.deepcopy` of its attributes copies a running episode. Declare it
-            if all of its state is in attributes: no file, process, connection or global.
+            if all of its state is in attributes: no file, process, connection, closure, weak
+            reference or global.
         tasks: What episodes can be about. With tasks, `reset` is always given one.
         transform: Applied by the session to every observation, once, before the caller's.
         action_spec: The type of actions, if the hints of `step` don't give it: a type, or a

@@ -374,7 +374,7 @@ class Recording:
                 "episode cannot be loaded. The log of the program that recorded it says why."
             )
         episode = _Loader(summary, self._values, typed=typed).load()
-        if summary.parent is not None:
+        if summary.parent is not None and summary.parent.episode in self._by_id:
             parent = self.load(self.summary(summary.parent.episode), typed=False)
             own = [one.action for one in parent.steps if one.step_index <= summary.parent.step]
             episode.inherited = [*parent.inherited, *own]

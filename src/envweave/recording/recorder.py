@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter, time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
@@ -28,7 +29,7 @@ from envweave.errors import (
     TaskError,
     format_error,
 )
-from envweave.recording.episode_log import EpisodeLog
+from envweave.recording.episode_log import EpisodeLog, LoggedPoint
 from envweave.recording.events import (
     NUMBERS,
     TakenEnd,
@@ -42,7 +43,6 @@ from envweave.recording.replaying import Difference, EpisodeReplay, replay_on, r
 from envweave.recording.writer import EventWriter
 from envweave.types import (
     Blame,
-    Episode,
     EpisodeEnd,
     Reason,
     ResetResult,
@@ -196,19 +196,17 @@ class LoggedSnapshot:
 
     Attributes:
         state: What the transport's own snapshot returned; `None` if it has none.
-        logged: The episode so far; `None` if it is not logged.
+        logged: What leads there; `None` if it is not logged.
         refusal: Why there is no `state`.
         episode_id: The episode.
         step_index: How many steps it had taken.
-        task: Its task, with the private part.
     """
 
     state: Any
-    logged: Episode | None
+    logged: LoggedPoint | None
     refusal: str
     episode_id: str | None
     step_index: int
-    task: Task | str | None = None
 
 
 @final
@@ -234,8 +232,13 @@ class LoggedEpisodes:
         """Record the start of an episode, with the parameters of its reset."""
         asked = {name: params.get(name) for name in ("seed", "task", "options")}
         if self._log is not None:
-            self._log.task = asked["task"]
+            self._log.keep_request(asked["task"], asked["options"])
         self.events.began(result, duration_s, **asked)
+
+    def keep_action(self, action: Any) -> None:
+        """Keep the action of the step that begins, if the episode is logged."""
+        if self._log is not None:
+            self._log.keep_action(action)
 
     def taken(self, state: Any, refusal: ForkError | None) -> LoggedSnapshot:
         """Return a snapshot.
@@ -244,22 +247,21 @@ class LoggedEpisodes:
             ForkError: The state cannot be copied, and the episode is not logged.
             ResetNeededError: No episode is running.
         """
-        logged = None if self._log is None else self._log.episode()
-        if refusal is not None and self._log is None:
-            raise refusal
-        task = None if self._log is None else self._log.task
-        if refusal is None:
-            return LoggedSnapshot(state, logged, "", state.episode_id, state.step_index, task)
-        if logged is None:
+        if self._log is not None and not self.events.is_running:
             raise ResetNeededError(
                 f"snapshot() of {self._interface.name} with no episode running. Call reset() first."
             )
-        return LoggedSnapshot(None, logged, str(refusal), logged.episode_id, logged.length, task)
+        logged = None if self._log is None else self._log.point()
+        if refusal is None:
+            return LoggedSnapshot(state, logged, "", state.episode_id, state.step_index)
+        if logged is None:
+            raise refusal
+        return LoggedSnapshot(None, logged, str(refusal), logged.about.episode_id, logged.length)
 
     def replay(
         self, point: LoggedSnapshot, refusal: ForkError | None, tasks: Tasks | None
     ) -> EpisodeReplay:
-        """Return the replay that leads to a snapshot whose state cannot be restored.
+        """Return the replay that leads to a snapshot; the running episode ends.
 
         Args:
             point: The snapshot.
@@ -277,7 +279,9 @@ class LoggedEpisodes:
                 f"{why} Its actions cannot be played again either: "
                 f"{self._interface.name} is not deterministic, as its author declared."
             )
-        return EpisodeReplay(point.logged, tasks, is_whole=False)
+        self.events.left(_LEFT)
+        calls = point.logged.calls_at_start()
+        return EpisodeReplay(point.logged.episode(), tasks, is_whole=False, calls_at_start=calls)
 
     def replayed(
         self,
@@ -292,28 +296,38 @@ class LoggedEpisodes:
         Raises:
             ForkError: The same state was not reached.
         """
+        difference = difference or _compare_acting(point, replay.result)
         if difference is not None:
             raise ForkError(
                 f"{refusal or point.refusal} Playing its {point.step_index} steps again did not "
                 f"lead to the same state. The first difference is at {difference}."
             )
-        return self.restored(_as_start(replay), began_s, point)
+        return self.restored(_as_start(replay), began_s, point, replay.call_ids)
 
     def restored(
-        self, result: ResetResult[Any], began_s: float, point: LoggedSnapshot
+        self,
+        result: ResetResult[Any],
+        began_s: float,
+        point: LoggedSnapshot,
+        call_ids: Mapping[str, str] = MappingProxyType({}),
     ) -> ResetResult[Any]:
         """Record an episode that continues another one."""
+        self.events.left(_LEFT)
         logged = point.logged
         if point.episode_id is not None:
             parent = {"episode": point.episode_id, "step": point.step_index}
             self.events.about = {"parent": parent}
-        task = point.task if isinstance(point.task, Task) else result.task_id
-        options = None if logged is None else logged.options
+        given = None if logged is None else logged.about.task
+        task = given if isinstance(given, Task) else result.task_id
+        options = None if logged is None else logged.about.options
         duration_s = perf_counter() - began_s
         self.events.began(result, duration_s, task=task, options=options)
-        if self._log is not None and logged is not None:
-            self._log.continue_from(replace(logged, episode_id=result.episode_id), point.task)
+        if self._log is not None:
+            self._log.continue_from(logged, result.episode_id, call_ids)
         return result
+
+
+_LEFT = "restore() began another episode."
 
 
 def as_logged(point: Any) -> LoggedSnapshot:
@@ -321,6 +335,31 @@ def as_logged(point: Any) -> LoggedSnapshot:
     if isinstance(point, LoggedSnapshot):
         return point
     return LoggedSnapshot(point, None, "", point.episode_id, point.step_index)
+
+
+def as_fork(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a reset that uses no seed of the stream, for a replay."""
+    return {**params, "keep_stream": True}
+
+
+@final
+class _ReplayTarget:
+    """Where an episode is played again: a transport, whose stream of seeds stays where it is."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self.step = transport.step
+
+    def reset(self, **params: Any) -> Any:
+        return self._transport.reset(**as_fork(params))
+
+
+def _compare_acting(point: LoggedSnapshot, result: Any) -> Difference | None:
+    needs = result._needs  # noqa: SLF001 - a result's own field
+    acting = None if needs is None else [need.agent_id for need in needs]
+    assert point.logged is not None  # it was played again
+    before = point.logged.about.acting
+    return None if acting == before else Difference(point.step_index, "needs", before, acting)
 
 
 def _refuse_step(name: str, _: Any) -> NoReturn:
@@ -378,6 +417,7 @@ class RecordedTransport:
     def step(self, action: Any) -> StepResult[Any]:
         """Take one step."""
         packed = pack(action)
+        self._episodes.keep_action(action)
         began_s = perf_counter()
         try:
             result: StepResult[Any] = self._step(action)
@@ -403,18 +443,19 @@ class RecordedTransport:
         """Continue from a snapshot. See `Env.restore`."""
         began_s = perf_counter()
         point, refusal, episodes = as_logged(point), None, self._episodes
-        self._events.left("restore() began another episode.")
-        self._step = self._transport.step
         if point.state is not None:
             try:
-                return episodes.restored(self._transport.restore(point.state), began_s, point)
+                result = self._transport.restore(point.state)
+                self._step = self._transport.step
+                return episodes.restored(result, began_s, point)
             except ForkError as error:
                 refusal = error
         replay = episodes.replay(point, refusal, self.tasks)
-        difference = replay_on(replay, self._transport)
-        if difference is not None:
-            self._step = partial(_refuse_step, self.interface.name)
-        return episodes.replayed(replay, difference, point, refusal, began_s)
+        self._step = partial(_refuse_step, self.interface.name)
+        difference = replay_on(replay, _ReplayTarget(self._transport))
+        start = episodes.replayed(replay, difference, point, refusal, began_s)
+        self._step = self._transport.step
+        return start
 
     def close(self) -> None:
         """Release everything, and end the recording. May be called twice."""
@@ -465,6 +506,7 @@ class RecordedAsyncTransport:
     async def step(self, action: Any) -> StepResult[Any]:
         """Take one step."""
         packed = pack(action)
+        self._episodes.keep_action(action)
         began_s = perf_counter()
         try:
             result: StepResult[Any] = await self._step(action)
@@ -490,18 +532,19 @@ class RecordedAsyncTransport:
         """Continue from a snapshot. See `Env.restore`."""
         began_s = perf_counter()
         point, refusal, episodes = as_logged(point), None, self._episodes
-        self._events.left("restore() began another episode.")
-        self._step = self._transport.step
         if point.state is not None:
             try:
-                return episodes.restored(await self._transport.restore(point.state), began_s, point)
+                result = await self._transport.restore(point.state)
+                self._step = self._transport.step
+                return episodes.restored(result, began_s, point)
             except ForkError as error:
                 refusal = error
         replay = episodes.replay(point, refusal, self.tasks)
-        difference = await replay_on_async(replay, self._transport)
-        if difference is not None:
-            self._step = partial(_refuse_step_async, self.interface.name)
-        return episodes.replayed(replay, difference, point, refusal, began_s)
+        self._step = partial(_refuse_step_async, self.interface.name)
+        difference = await replay_on_async(replay, _ReplayTarget(self._transport))
+        start = episodes.replayed(replay, difference, point, refusal, began_s)
+        self._step = self._transport.step
+        return start
 
     async def close(self) -> None:
         """Release everything, and end the recording. May be called twice."""

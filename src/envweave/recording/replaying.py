@@ -104,6 +104,7 @@ class EpisodeReplay:
         recorded: The episode, with plain observations and their digests.
         tasks: The tasks of the environment that replays it.
         is_whole: Whether the episode's end is compared too; otherwise it is still running.
+        calls_at_start: The tool calls of its start; `None` if they are not known.
 
     Attributes:
         seed: The seed of the episode.
@@ -111,7 +112,15 @@ class EpisodeReplay:
         result: The result of the last call.
     """
 
-    def __init__(self, recorded: Episode, tasks: Tasks | None, *, is_whole: bool = True) -> None:
+    def __init__(
+        self,
+        recorded: Episode,
+        tasks: Tasks | None,
+        *,
+        is_whole: bool = True,
+        calls_at_start: Iterable[Any] | None = None,
+    ) -> None:
+        self._calls_at_start = calls_at_start
         self._recorded = recorded
         self._tasks = tasks
         self._is_whole = is_whole
@@ -133,10 +142,13 @@ class EpisodeReplay:
         difference = self._compare(0, recorded.observations[0], recorded.digests[0], result)
         if difference is None and not recorded.inherited:
             difference = find_difference("info", recorded.info, _plain(result.info), 0)
+        if difference is None and self._calls_at_start is not None:
+            before, now = _called(self._calls_at_start), _called(result.tool_calls)
+            difference = find_difference("tool_calls", before, now, 0)
+            self._match_calls(self._calls_at_start, result)
         for place, step in enumerate(recorded.steps):
             if difference is not None:
                 return difference
-            self._match_calls(recorded.steps[place - 1].events if place else (), result)
             try:
                 result = yield ReplayStep(self._answering(step.action))
             except EnvWeaveError as error:
@@ -147,7 +159,13 @@ class EpisodeReplay:
             seen = recorded.observations[place + 1]
             difference = self._compare(step.step_index, seen, recorded.digests[place + 1], result)
             difference = difference or self._compare_outcome(step, result)
+            self._match_calls(step.events, result)
         return difference or self._compare_end(result)
+
+    @property
+    def call_ids(self) -> dict[str, str]:
+        """The ids of its tool calls, with those that they have in the recording."""
+        return {now: before for before, now in self._calls.items()}
 
     def _reset(self) -> Generator[ReplayCall, StepResult[Any], StepResult[Any]]:
         recorded = self._recorded
@@ -169,8 +187,7 @@ class EpisodeReplay:
         return action
 
     def _match_calls(self, recorded: Iterable[Any], result: StepResult[Any]) -> None:
-        called = [event for event in recorded if getattr(event, "type", "") == "tool_call_request"]
-        for before, now in zip(called, result.tool_calls, strict=False):
+        for before, now in zip(_tool_calls(recorded), result.tool_calls, strict=False):
             self._calls[before.call_id] = now.call_id
 
     def _compare(
@@ -187,6 +204,7 @@ class EpisodeReplay:
             "reward": (step.reward, result.reward),
             "terminated": (step.terminated, result.terminated),
             "info": (step.info, result.info),
+            "tool_calls": (_called(step.events), _called(result.tool_calls)),
         }
         if not self._is_cut_at(index):
             outcomes["truncated"] = (step.truncated, result.truncated)
@@ -253,6 +271,15 @@ async def replay_on_async(replay: EpisodeReplay, target: AsyncReplayable) -> Dif
     except StopIteration as stop:
         difference: Difference | None = stop.value
         return difference
+
+
+def _tool_calls(events: Iterable[Any]) -> list[Any]:
+    return [one for one in events if getattr(one, "type", "") == "tool_call_request"]
+
+
+def _called(events: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return what tool calls ask for, without their ids, which may differ."""
+    return [{"name": one.name, "arguments": _plain(one.arguments)} for one in _tool_calls(events)]
 
 
 def _plain(value: Any) -> Any:

@@ -12,6 +12,7 @@ from envweave.api.make import make
 from envweave.errors import RecordingError
 from envweave.recording.reader import EpisodeSummary, RecordedRun, Recording, load
 from envweave.recording.replaying import Difference, EpisodeReplay, replay_on
+from envweave.types import Episode, ToolResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +177,19 @@ def _episode_obstacle(summary: EpisodeSummary) -> str | None:
     return None
 
 
+def _check_parents(recorded: Episode) -> None:
+    """Refuse an episode that was forked from one that is recorded elsewhere."""
+    steps = sum(not isinstance(action, ToolResult) for action in recorded.inherited)
+    if recorded.parent is not None and steps < recorded.parent.step:
+        raise RecordingError(
+            f"the episode it was forked from, {recorded.parent.episode!r}, is not in this recording"
+        )
+
+
 def _replay_one(recording: Recording, summary: EpisodeSummary, env: Env) -> ReplayedEpisode:
     try:
         recorded = recording.load(summary, typed=False)
+        _check_parents(recorded)
     except RecordingError as error:
         return ReplayedEpisode(summary.id, summary.run.env_id, "not replayed", reason=str(error))
     replaying = EpisodeReplay(recorded, env.tasks)

@@ -34,7 +34,7 @@ logger = logging.getLogger("envweave.server")
 PlainDriver: TypeAlias = SyncDriver | LoopDriver
 
 PARAMETERS: dict[str, tuple[str, ...]] = {
-    "reset": ("seed", "task", "options", "episode_id"),
+    "reset": ("seed", "task", "options", "episode_id", "keep_stream"),
     "check_reset": ("seed", "task", "options", "episode_id"),
     "step": ("action", "answer", "timeout_s"),
     "state": (),
@@ -152,6 +152,10 @@ def _read_reset_kwargs(params: Mapping[str, Any]) -> dict[str, Any]:
     episode_id = kwargs.get("episode_id", "")
     if not isinstance(episode_id, str):
         raise OptionError(f"episode_id must be a string, got {_preview(episode_id)}.")
+    if not isinstance(kwargs.get("keep_stream", False), bool):
+        raise OptionError(
+            f"keep_stream must be true or false, got {_preview(kwargs['keep_stream'])}."
+        )
     if "task" in kwargs:
         kwargs["task"] = _read_task(kwargs["task"])
     return kwargs

@@ -235,9 +235,17 @@ class EpisodePlan:
         )
 
     def choose(
-        self, seed: Any, task: Any, options: Mapping[str, Any] | None, episode_id: Any
+        self,
+        seed: Any,
+        task: Any,
+        options: Mapping[str, Any] | None,
+        episode_id: Any,
+        *,
+        keep_stream: bool = False,
     ) -> dict[str, Any]:
         """Return the keywords for the author's `reset`; by default, for the stream's next episode.
+
+        With `keep_stream`, later episodes get the seeds that they would get without this one.
 
         Raises:
             TaskError: No task can be drawn; nothing has changed.
@@ -254,6 +262,8 @@ class EpisodePlan:
             chosen = None if self._slot.tasks is None else self._draw(seeded, self._slot.tasks)
         else:
             chosen = self._find(task)
+        if keep_stream and self._base is not None:
+            base, k = self._base, self._k
         self._base, self._k, self.seed = base, k, seeded
         self._begun += 1
         self.task_id = None if chosen is None else chosen.id

@@ -169,6 +169,19 @@ class SessionSnapshot:
     agents: AgentStates | None
 
 
+def check_snapshot_kind(point: Any, kind: type, name: str) -> None:
+    """Refuse a snapshot that was taken elsewhere than it is to be restored.
+
+    Raises:
+        ForkError: It was; nothing has changed.
+    """
+    if not isinstance(point, kind):
+        raise ForkError(
+            f"The snapshot was taken of a {name} that was made with another `backend`, `record` or "
+            "`forkable`. Restore it where these are the same."
+        )
+
+
 @final
 class Session:
     """One environment instance with its episode rules.
@@ -241,11 +254,21 @@ class Session:
         self._plan.check(**params)
 
     def begin(
-        self, *, seed: Any = None, task: Any = None, options: Any = None, episode_id: Any = None
+        self,
+        *,
+        seed: Any = None,
+        task: Any = None,
+        options: Any = None,
+        episode_id: Any = None,
+        keep_stream: bool = False,
     ) -> dict[str, Any]:
-        """Return the keywords for the author's `reset`, or refuse; a refusal changes nothing."""
+        """Return the keywords for the author's `reset`, or refuse; a refusal changes nothing.
+
+        A fork that plays an episode again passes `keep_stream`; see `EpisodePlan.choose`.
+        """
         self.check_reset(seed=seed, task=task, options=options)
-        return self._clear(self._plan.choose(seed, task, options, episode_id))
+        plan = self._plan
+        return self._clear(plan.choose(seed, task, options, episode_id, keep_stream=keep_stream))
 
     def begin_next(self) -> dict[str, Any]:
         """Return the keywords for the `reset` of an autoreset."""
@@ -562,19 +585,10 @@ class Session:
         )
 
     def check_restore(self, point: Any) -> None:
-        """Refuse to restore a session that is closed, or from a snapshot of another place.
-
-        Raises:
-            ForkError: It is not a snapshot of a session in this process.
-            ClosedError: The session is closed.
-        """
+        """Refuse to restore a session that is closed, or what is no snapshot of a session."""
         if self.phase is _CLOSED:
             raise ClosedError(f"restore() of {self._name}, which is closed. Make a new one.")
-        if not isinstance(point, SessionSnapshot):
-            raise ForkError(
-                f"The snapshot was not taken where this {self._name} runs, so it cannot continue "
-                "from it. Restore it in an environment that was made with the same options."
-            )
+        check_snapshot_kind(point, SessionSnapshot, self._name)
 
     def restored(self, point: SessionSnapshot) -> ResetResult[Any]:
         """Take the place of a snapshot, after the author's `restore`; the episode is live.

@@ -230,6 +230,9 @@ class Tasks:
         # The fetch function is no longer needed, and often a lambda, which cannot be pickled.
         return {**self.__dict__, "_source": self._fetch}
 
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Tasks:
+        return self  # they never change, and may be many
+
     @property
     def splits(self) -> tuple[str, ...]:
         """The names of the splits; the first is where a task is drawn from by default."""

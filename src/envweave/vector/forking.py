@@ -32,8 +32,9 @@ class Siblings(Generic[EnvT]):
         """Return an error that also says what to do."""
         if self.is_logged:
             return error
+        reason = str(error).removesuffix(".")
         return ForkError(
-            f"{error} Pass forkable=True when you make it, so that its actions are kept and can "
+            f"{reason}. Pass forkable=True when you make it, so that its actions are kept and can "
             "be played again; or give the class a snapshot() and a restore()."
         )
 

@@ -16,7 +16,7 @@ from envweave.environment import Interface
 from envweave.errors import ActionError, EnvWeaveError, ForkError
 from envweave.recording.episode_log import EpisodeLog
 from envweave.recording.events import TakenBatch, TakenResult, TakenStep, pack, pack_result
-from envweave.recording.recorder import LoggedEpisodes, LoggedSnapshot, as_logged
+from envweave.recording.recorder import LoggedEpisodes, LoggedSnapshot, as_fork, as_logged
 from envweave.recording.replaying import (
     Difference,
     EpisodeReplay,
@@ -127,12 +127,18 @@ class RecordedBatchTransport:
         given = pack(list(actions)), answers
         admitted = self._transport.admit(ids, actions)
         self._given = given
+        if self._is_logged:
+            for row, action in zip(ids, actions, strict=True):
+                self._rows[row].keep_action(action)
         return admitted
 
     def _take_array(self, actions: Any) -> list[Any] | None:
         admitted = self._admit_array(actions)
         if admitted is not None:
             self._given = pack(actions), frozenset()
+            if self._is_logged:
+                for episodes in self._rows:
+                    episodes.keep_action(None)  # a row of the array is as good as it
         return admitted
 
     def step(self, actions: Sequence[Any]) -> StepBatch:
@@ -250,7 +256,9 @@ class RecordedBatchTransport:
     def _call(self, calls: Mapping[int, ReplayCall]) -> dict[int, StepResult[Any] | Exception]:
         """Make one call of each replay; return the result or the error of each."""
         outcomes: dict[int, StepResult[Any] | Exception] = {}
-        resets = {row: one.params for row, one in calls.items() if isinstance(one, ReplayReset)}
+        resets = {
+            row: as_fork(one.params) for row, one in calls.items() if isinstance(one, ReplayReset)
+        }
         if resets:
             outcomes.update(self._transport.reset(resets))
         admitted: dict[int, Any] = {}

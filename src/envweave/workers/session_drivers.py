@@ -23,7 +23,7 @@ from envweave.lifetime import AtExit, CloseGuard
 from envweave.session.episodes import EpisodeTracker, advance_seed, with_autoreset
 from envweave.session.kept_snapshots import KeptSnapshot
 from envweave.session.loss_log import LOSSES_LOGGED
-from envweave.session.session import Phase, refusal
+from envweave.session.session import Phase, check_snapshot_kind, refusal
 from envweave.types import AGENT, ResetResult, State, StepResult
 from envweave.workers.channel import decode_message, encode_message
 from envweave.workers.launch import CLOSE_S, WorkerLostError
@@ -161,6 +161,7 @@ class ProcessDriver(_WorkerEpisode):
     def restore(self, point: KeptSnapshot) -> ResetResult[Any]:
         """Continue from a snapshot. See `Env.restore`."""
         self._check_open("restore", " Make a new environment.")
+        check_snapshot_kind(point, KeptSnapshot, self.interface.name)
         try:
             position = self._ready()
             result: ResetResult[Any] = self._call("restore", point.token, position=position)
@@ -314,6 +315,7 @@ class AsyncProcessDriver(_WorkerEpisode):
     async def restore(self, point: KeptSnapshot) -> ResetResult[Any]:
         """Continue from a snapshot. See `Env.restore`."""
         self._check_open("restore", " Make a new environment.")
+        check_snapshot_kind(point, KeptSnapshot, self.interface.name)
         with self._exclusive("restore"):
             try:
                 position = await self._ready()

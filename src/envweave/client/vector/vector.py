@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from envweave.client.connection import BlockingConnection
 from envweave.client.multi_server import MultiServerConnection
 from envweave.client.server_info import ServerInfo
-from envweave.client.session import SessionKeywords, not_at_a_server
+from envweave.client.session import SessionKeywords
 from envweave.client.vector.sessions import LOSSES, PendingCalls, RemoteSessions
 from envweave.codec import AnySpec, Spec
 from envweave.codec.containers import DataclassSpec, DictSpec, PydanticSpec
@@ -38,6 +38,7 @@ from envweave.session.episodes import EpisodeTracker, with_autoreset
 from envweave.session.kept_snapshots import KeptSnapshot
 from envweave.session.loss_log import LOSSES_LOGGED
 from envweave.session.results import refused_row
+from envweave.session.session import check_snapshot_kind
 from envweave.types import (
     EpisodeEnd,
     LogEvent,
@@ -570,10 +571,11 @@ class RemoteTransport:
         tokens: dict[int, dict[str, Any]] = {}
         outcomes: dict[int, ResetResult[Any] | Exception] = {}
         for row, point in points.items():
-            if isinstance(point, KeptSnapshot):
+            try:
+                check_snapshot_kind(point, KeptSnapshot, self.interface.name)
                 tokens[row] = {"token": point.token}
-            else:
-                outcomes[row] = not_at_a_server(self.interface.name)
+            except ForkError as error:
+                outcomes[row] = error
         outcomes |= self._begin(tokens, "restore")
         self._row_state.start({i: r for i, r in outcomes.items() if isinstance(r, ResetResult)})
         return outcomes

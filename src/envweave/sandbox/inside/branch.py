@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 
 _current_frames = sys._current_frames  # noqa: SLF001 - has all threads, however they were started
+_SQLITE = b"SQLite format 3\0"
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
@@ -136,7 +137,16 @@ def _why_not_exact(runner: SessionRunner) -> str | None:
             return "its code has a pipe or a socket open, which a copy would share with it"
         if status.st_dev != device:
             return "its code has a file open outside the work folder, which a copy would share"
+        if _is_database(descriptor):
+            return "its code has an SQLite database open, which refuses to write to a copied file"
     return None
+
+
+def _is_database(descriptor: int) -> bool:
+    try:
+        return os.pread(descriptor, len(_SQLITE), 0) == _SQLITE
+    except OSError:  # it was opened for writing only, as SQLite never does
+        return False
 
 
 def _open_files(work: str) -> list[tuple[int, int]]:
