@@ -207,7 +207,7 @@ def _measure_noisy_neighbor(settings: Settings) -> dict[str, Any]:
     measured = {
         name: {key: Rate(tuple(values)).as_json() for key, values in found.items()}
         for name, found in samples.items()
-        if found["p50"]
+        if not problems
     }
     return {
         "sessions": SESSIONS,
