@@ -2,6 +2,7 @@
 
     benchmarks/run forks                     five rounds; about two minutes
     benchmarks/run forks --repeats 15        more rounds
+    benchmarks/run forks --places sandbox    some of them
     benchmarks/run forks --json FILE         write the results to FILE as well
 
 An episode has run for a while. `fork(8)` is compared with eight new environments that are made in
@@ -30,6 +31,7 @@ from benchmarks.measurement.pages import write_json
 from benchmarks.measurement.program import positive
 from benchmarks.measurement.tables import DASH, Table, show
 
+PLACES = ["inproc", "process", "http", "docker_http", "sandbox"]
 CHILDREN = 8
 IMAGE = "echo-env:latest"
 
@@ -106,25 +108,26 @@ def why_no_docker() -> str | None:
     return None if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
 
 
-def measure(repeats: int) -> tuple[dict[str, Times], str | None]:
+def measure(places: list[str], repeats: int) -> tuple[dict[str, Times], str | None]:
     """Return the times by place, and why there are none of containers."""
     code = partial(ew.make, ew.create_codeact_env)
-    skipped = why_no_docker()
+    skipped = why_no_docker() if "docker_http" in places else None
     found: dict[str, Times] = {}
     with ExitStack() as stack:
         stack.enter_context(keep_cores_awake())
-        for backend in ("inproc", "process"):
-            make = partial(ew.make, "echo-v0", backend=backend)
-            found[backend] = measure_place(make, ECHO, repeats, None)
-        with server(ew.SubprocessProvider(), "echo-v0") as sessions:
-            make = partial(ew.make, "echo-v0", backend="http")
-            found["http"] = measure_place(make, ECHO, repeats, sessions)
-        if skipped is None:
-            with server(ew.LocalDockerProvider(), IMAGE) as sessions:
-                make = partial(ew.make, "echo-v0", backend="docker_http")
-                found["docker_http"] = measure_place(make, ECHO, repeats, sessions)
-        found["sandbox, 8 quick steps"] = measure_place(code, QUICK, repeats, None)
-        found["sandbox, 8 steps of 0.1 s"] = measure_place(code, SLOW, repeats, None)
+        for place in places:
+            make = partial(ew.make, "echo-v0", backend=place)
+            if place in ("inproc", "process"):
+                found[place] = measure_place(make, ECHO, repeats, None)
+            elif place == "http":
+                with server(ew.SubprocessProvider(), "echo-v0") as sessions:
+                    found[place] = measure_place(make, ECHO, repeats, sessions)
+            elif place == "sandbox":
+                found["sandbox, 8 quick steps"] = measure_place(code, QUICK, repeats, None)
+                found["sandbox, 8 steps of 0.1 s"] = measure_place(code, SLOW, repeats, None)
+            elif skipped is None:
+                with server(ew.LocalDockerProvider(), IMAGE) as sessions:
+                    found[place] = measure_place(make, ECHO, repeats, sessions)
     return found, skipped
 
 
@@ -142,8 +145,11 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--repeats", type=positive, default=5, metavar="N", help="rounds")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to FILE")
+    parser.add_argument(
+        "--places", nargs="+", choices=PLACES, default=PLACES, help="by default all"
+    )
     options = parser.parse_args(arguments)
-    found, skipped = measure(options.repeats)
+    found, skipped = measure(options.places, options.repeats)
     rows = []
     for place, times in found.items():
         ratio = statistics.median(times["new"]) / statistics.median(times["fork"])

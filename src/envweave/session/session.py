@@ -625,6 +625,8 @@ class Session:
         self._move(_ENDED)
         self.slot.failed = True
         self._broken = f"its last restore() failed: {format_error(error)}"
+        if isinstance(error, ForkError):
+            return ForkError(str(error))
         return ForkError(f"{self._name}.restore() failed: {format_error(error)}")
 
     @property

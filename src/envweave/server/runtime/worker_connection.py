@@ -142,7 +142,7 @@ class ServerWorker:
     def local_token(self, token: str) -> str | None:
         """Return the token that a snapshot has there; `None` if it is of another process."""
         number, _, own = token.partition("-")
-        return own if number == str(self.number) else None
+        return own if own and number == str(self.number) else None
 
     def notify(self, method: str, session: int = 0, *, number: int = 0) -> None:
         """Send a message that has no reply; dropped if the process is gone."""
