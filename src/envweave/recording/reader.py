@@ -450,6 +450,9 @@ class _Loader:
             if line["event"] == "end":
                 ended = line
                 continue
+            if line["event"] == "restored":
+                episode.restored += 1
+                continue
             step = self._step(line, observation, self._mask(needs, info))
             episode.steps.append(step)
             episode.digests.append(line["digest"])

@@ -33,6 +33,7 @@ from envweave.recording.events import (
     NUMBERS,
     TakenEnd,
     TakenReset,
+    TakenRestored,
     TakenResult,
     TakenStep,
     pack,
@@ -164,6 +165,10 @@ class EpisodeEvents:
             self._running = None if result.ready is None else result.ready.episode_id
             self._writer.hurry()
 
+    def restored(self, step: int, cause: str | None) -> None:
+        """Record that the running episode was lost after this step, and brought back."""
+        self._writer.put(TakenRestored(time(), self._row, self._running, step, cause), 0)
+
     @property
     def is_running(self) -> bool:
         """Whether an episode is running, as far as this recorded it."""
@@ -254,10 +259,7 @@ class _Recorder:
         if point.logged is None:
             raise ForkError(point.refusal)
         if not self.interface.deterministic:
-            raise ForkError(
-                f"{point.refusal} Its actions cannot be played again either: "
-                f"{self.interface.name} is not deterministic, as its author declared."
-            )
+            raise not_repeatable(point.refusal, self.interface.name)
         return EpisodeReplay(point.logged, tasks, is_whole=False)
 
     def _restored(
@@ -277,10 +279,19 @@ class _Recorder:
         return result
 
 
-def _differs(point: LoggedSnapshot, difference: Difference) -> ForkError:
+def not_repeatable(refusal: str, name: str) -> ForkError:
+    """Return why an episode cannot be played again either."""
     return ForkError(
-        f"{point.refusal} Playing its {point.step_index} steps again did not lead to the same "
-        f"state. The first difference is at {difference}."
+        f"{refusal} Its actions cannot be played again either: {name} is not deterministic, as its "
+        "author declared."
+    )
+
+
+def not_the_same(refusal: str, step: int, difference: Difference) -> ForkError:
+    """Return why an episode that was played again is not continued."""
+    return ForkError(
+        f"{refusal} Playing its {step} steps again did not lead to the same state. The first "
+        f"difference is at {difference}.".lstrip()
     )
 
 
@@ -294,10 +305,9 @@ async def _refuse_step_async(name: str, action: Any) -> NoReturn:
     _refuse_step(name, action)
 
 
-def _as_start(replay: EpisodeReplay) -> ResetResult[Any]:
-    """Return what `restore` returns after a replay: its last result, with the seed in its info."""
-    result: StepResult[Any] = replay.result
-    info = result.info if replay.seed is None else {**result.info, "seed": replay.seed}
+def as_start(result: StepResult[Any], seed: int | None) -> ResetResult[Any]:
+    """Return a result as the first one of an episode that continues from it."""
+    info = result.info if seed is None else {**result.info, "seed": seed}
     start: ResetResult[Any] = ResetResult(result.observation, info)
     start.episode_id, start.task_id = result.episode_id, result.task_id
     start.step_index = result.step_index
@@ -373,8 +383,8 @@ class RecordedTransport(_Recorder):
         difference = replay_on(replay, self._transport)
         if difference is not None:
             self._step = partial(_refuse_step, self.interface.name)
-            raise _differs(point, difference)
-        return self._restored(_as_start(replay), began_s, point)
+            raise not_the_same(point.refusal, point.step_index, difference)
+        return self._restored(as_start(replay.result, replay.seed), began_s, point)
 
     def close(self) -> None:
         """Release everything, and end the recording. May be called twice."""
@@ -459,8 +469,8 @@ class RecordedAsyncTransport(_Recorder):
         difference = await replay_on_async(replay, self._transport)
         if difference is not None:
             self._step = partial(_refuse_step_async, self.interface.name)
-            raise _differs(point, difference)
-        return self._restored(_as_start(replay), began_s, point)
+            raise not_the_same(point.refusal, point.step_index, difference)
+        return self._restored(as_start(replay.result, replay.seed), began_s, point)
 
     async def close(self) -> None:
         """Release everything, and end the recording. May be called twice."""

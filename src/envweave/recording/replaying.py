@@ -126,7 +126,7 @@ class EpisodeReplay:
         try:
             result = yield from self._reset()
             for action in recorded.inherited:
-                result = yield ReplayStep(self._answering(action))
+                result = yield ReplayStep(self.answering(action))
         except EnvWeaveError as error:
             return Difference(0, "reset", "an episode began", format_error(error))
         self.result = result
@@ -138,7 +138,7 @@ class EpisodeReplay:
                 return difference
             self._match_calls(recorded.steps[place - 1].events if place else (), result)
             try:
-                result = yield ReplayStep(self._answering(step.action))
+                result = yield ReplayStep(self.answering(step.action))
             except EnvWeaveError as error:
                 name = "action" if isinstance(error, ActionError) else "step"
                 return Difference(step.step_index, name, "a step", format_error(error))
@@ -147,6 +147,8 @@ class EpisodeReplay:
             seen = recorded.observations[place + 1]
             difference = self._compare(step.step_index, seen, recorded.digests[place + 1], result)
             difference = difference or self._compare_outcome(step, result)
+        if recorded.steps:
+            self._match_calls(recorded.steps[-1].events, result)
         return difference or self._compare_end(result)
 
     def _reset(self) -> Generator[ReplayCall, StepResult[Any], StepResult[Any]]:
@@ -162,7 +164,8 @@ class EpisodeReplay:
                     raise
         return (yield ReplayReset({"task": recorded.task, **asked}))
 
-    def _answering(self, action: Any) -> Any:
+    def answering(self, action: Any) -> Any:
+        """Return an action; an answer gets the id that its tool call has in the replay."""
         if isinstance(action, ToolResult):
             call_id = self._calls.get(action.call_id, action.call_id)
             return ToolResult(call_id, action.value, action.error)

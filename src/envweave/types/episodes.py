@@ -131,10 +131,11 @@ class Episode:
         length: How many steps it took, not counting answers to tool calls.
         duration_s: How long it took, including its reset.
         attempts: How many runs it took to get this one: more than 1 if faults were retried.
+        restored: How often it was lost and brought back, in a pool that is `durable`.
         env_id: The ID of the environment.
         options: The options that its reset was given.
         parent: Where it was forked from, if it was.
-        inherited: The actions of its parents up to there, if it was loaded from a recording.
+        inherited: The actions of its parents up to there.
         digests: Of each observation, in order, if it was loaded from a recording.
         definition: How to make its environment again, if it was loaded from a recording that
             knows.
@@ -156,6 +157,7 @@ class Episode:
     length: int = 0
     duration_s: float = 0.0
     attempts: int = 1
+    restored: int = 0
     env_id: str | None = None
     options: Mapping[str, Any] | None = None
     parent: EpisodeParent | None = None
