@@ -28,7 +28,10 @@ from envweave.errors import OptionError, RolloutFailedError
 SEED = 5
 
 
-@pytest.fixture(params=["inproc", pytest.param("process", marks=pytest.mark.slow)])
+REMOTE = [pytest.param(name, marks=pytest.mark.slow) for name in ("process", "http")]
+
+
+@pytest.fixture(params=["inproc", *REMOTE])  # the others start processes
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

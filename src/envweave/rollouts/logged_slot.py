@@ -143,7 +143,7 @@ class LoggedSlot:
                 result, again = await _watch(self._slot.step(self._answering(action)))
                 if again is None:
                     self._count_restored(loss.cause)
-                    return result  # type: ignore[no-any-return]
+                    return result  # type: ignore[no-any-return] # as above
             losses, last = losses + 1, again
             if taken == TAKEN:
                 why = f"The action was taken {taken} times, and its result was lost each time."
@@ -153,7 +153,7 @@ class LoggedSlot:
         if first is None:
             raise EnvironmentLostError(f"step() of {self._interface.name} failed: {cause}")
         first.end = EpisodeEnd("lost", "infrastructure", cause, loss.rewards)
-        return first  # type: ignore[no-any-return]
+        return first  # type: ignore[no-any-return] # that of the first try
 
     def _count_restored(self, cause: str | None) -> None:
         self.restored += 1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+from pathlib import Path
 from typing import Any
 
 import envweave as ew
@@ -70,8 +73,22 @@ class Dying(LongWalk):
 
     def step(self, action: int) -> Returned:
         if self.taken == 3:
-            import os
-            import signal
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
 
+
+class Struck(LongWalk):
+    """Loses its process once in each episode, and marks that in a directory."""
+
+    def __init__(self, marks: str) -> None:
+        self.marks = Path(marks)
+
+    def reset(self, *, task: ew.Task, seed: int | None = None) -> tuple[dict[str, Any], dict]:
+        self.mark = self.marks / str(seed)
+        return super().reset(task=task, seed=seed)
+
+    def step(self, action: int) -> Returned:
+        if self.taken == 4 and not self.mark.exists():
+            self.mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return super().step(action)
