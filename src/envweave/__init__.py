@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from envweave.providers.docker.warm_pool import WarmPool as WarmPool
     from envweave.providers.kubernetes.provider import KubernetesProvider as KubernetesProvider
     from envweave.recording import Recording as Recording
-    from envweave.recording import load as load
     from envweave.registry import EnvSpec as EnvSpec
     from envweave.registry import Registry as Registry
     from envweave.rollouts import Decision as Decision
@@ -70,6 +69,7 @@ if TYPE_CHECKING:
     from envweave.rollouts import Pool as Pool
     from envweave.rollouts import Rollout as Rollout
     from envweave.rollouts.pool import pool as pool
+    from envweave.rollouts.recorded_forks import load as load
     from envweave.rollouts.replay import replay as replay
     from envweave.rollouts.rescore import rescore as rescore
     from envweave.rollouts.rollout import rollout as rollout
@@ -144,9 +144,10 @@ _HOMES = {
     "providers.docker.provider": ["LocalDockerProvider"],
     "providers.docker.warm_pool": ["WarmPool"],
     "providers.kubernetes.provider": ["KubernetesProvider"],
-    "recording": ["Recording", "load"],
+    "recording": ["Recording"],
     "registry": ["EnvSpec", "Registry"],
     "rollouts": ["Decision", "Fault", "Pool", "Rollout", "pool", "replay", "rescore", "rollout"],
+    "rollouts.recorded_forks": ["load"],
     "sandbox.execution": ["ExecutionResult"],
     "tools": ["ToolRegistry"],
     "transforms": ["CompositeTransform", "Transform"],

@@ -246,3 +246,27 @@ def test_a_stopped_container_is_reported() -> None:
 
     assert (end.reason, end.blame) == ("lost", "infrastructure")
     assert "exited with code 0" in end.cause
+
+
+def test_an_episode_of_a_durable_pool_goes_on_in_another_container() -> None:
+    def step(result: Any) -> dict[str, int]:
+        return {"delta": 1 + result.step_index % 2}
+
+    def agent(result: Any) -> dict[str, int]:
+        if result.step_index == 4 and result.episode_id.split("-")[1] in "02":
+            killed.append(kill_the_only_one())
+        return step(result)
+
+    killed: list[str] = []
+    with ew.pool("counter-v0", size=1, done_at=20) as pool:
+        expected = ew.rollout(pool, step, episodes=4, seed=5).run()
+
+    with ew.pool("counter-v0", docker_image=ECHO, size=2, durable=True, done_at=20) as pool:
+        run = ew.rollout(pool, agent, episodes=4, seed=5, on_fault="raise")
+        episodes = run.run()
+
+    assert len(set(killed)) == 2
+    assert [(one.reward, one.length, one.end) for one in episodes] == [
+        (one.reward, one.length, one.end) for one in expected
+    ]
+    assert run.restored >= 2

@@ -64,6 +64,7 @@ SLOW_PAGES = {  # they start servers, worker processes or the command line, many
     "docs/guides/processes.md",
     "docs/guides/publishing.md",
     "docs/guides/recording.md",
+    "docs/guides/rollouts.md",
     "docs/guides/sandbox.md",
     "docs/guides/search-environment.md",
     "docs/guides/serving.md",

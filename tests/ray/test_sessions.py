@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from environments.crashing import GO, HANG, KILL, Crashing, kill
+from environments.walks import LongWalk, Struck
 from processes import descendants
 
 import envweave as ew
@@ -111,3 +112,20 @@ def test_all_sandboxes_of_a_worker_share_one_template() -> None:
 def command(pid: int) -> bytes:
     """Return the command line of a process, which Ray sets to the name of its actor."""
     return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_episodes_of_a_durable_pool_go_on_when_their_workers_are_killed(tmp_path: Path) -> None:
+    def step(result: Any) -> int:
+        return 1
+
+    with ew.pool(LongWalk, size=1) as pool:
+        expected = ew.rollout(pool, step, episodes=6, seed=5).run()
+
+    with ew.pool(Struck, size=3, backend="ray", durable=True, marks=str(tmp_path)) as pool:
+        run = ew.rollout(pool, step, episodes=6, seed=5, on_fault="raise")
+        episodes = run.run()
+
+    assert [(one.observations, one.reward, one.end) for one in episodes] == [
+        (one.observations, one.reward, one.end) for one in expected
+    ]
+    assert run.restored >= 6

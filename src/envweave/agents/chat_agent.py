@@ -6,6 +6,7 @@ Both see an environment through the chat view, and each episode has a conversati
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeAlias, final
@@ -46,21 +47,33 @@ class ReplyAgent:
     ) -> tuple[AsyncChatEnv, Callable[[StepResult[Any]], Awaitable[Decision]]]:
         """Return the view of an environment for one episode, and the agent that plays it."""
         chat = AsyncChatEnv(env, self._options, described)
+        return chat, _EpisodeReplies(chat, self._reply)
 
-        async def act(result: StepResult[Any]) -> Decision:
-            if chat.possible_agents is None:
-                return await self._decide(chat.turn())
-            turns = [chat.turn(need.agent_id) for need in result.needs]
-            made = await asyncio.gather(*map(self._decide, turns))
-            by_agent = {turn.agent_id: one for turn, one in zip(turns, made, strict=True)}
-            cut = next((one for one in made if isinstance(one.action, Truncate)), None)
-            replies = {agent: one.action for agent, one in by_agent.items()}
-            return Decision(
-                replies if cut is None else cut.action,
-                {agent: one.extra for agent, one in by_agent.items()},
-            )
 
-        return chat, act
+@final
+class _EpisodeReplies:
+    """The agent of one episode; a deep copy of it goes on in a copy of the conversation."""
+
+    def __init__(self, chat: AsyncChatEnv, reply: ReplyFunction) -> None:
+        self._chat = chat
+        self._reply = reply
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _EpisodeReplies:
+        return _EpisodeReplies(copy.deepcopy(self._chat, memo), self._reply)
+
+    async def __call__(self, result: StepResult[Any]) -> Decision:
+        chat = self._chat
+        if chat.possible_agents is None:
+            return await self._decide(chat.turn())
+        turns = [chat.turn(need.agent_id) for need in result.needs]
+        made = await asyncio.gather(*map(self._decide, turns))
+        by_agent = {turn.agent_id: one for turn, one in zip(turns, made, strict=True)}
+        cut = next((one for one in made if isinstance(one.action, Truncate)), None)
+        replies = {agent: one.action for agent, one in by_agent.items()}
+        return Decision(
+            replies if cut is None else cut.action,
+            {agent: one.extra for agent, one in by_agent.items()},
+        )
 
     async def _decide(self, turn: ChatTurn) -> Decision:
         answer = self._reply(turn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self, final
@@ -180,6 +181,14 @@ class AsyncChatEnv(_Chat):
 
     async def close(self) -> None:
         """Do nothing: the environment belongs to the caller."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return the conversations, to go on in the environment that `memo` has for this one."""
+        twin, last = copy.copy(self), self._view.last
+        twin.env = memo.get(id(self.env), self.env)
+        twin._view = self._view.copied(memo.get(id(last), last))  # noqa: SLF001 - its own copy
+        memo[id(self)] = twin
+        return twin
 
     async def __aenter__(self) -> Self:
         return self

@@ -7,6 +7,7 @@ environment does not learn of it.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -121,6 +122,12 @@ class Conversation:
         self.tools: list[ChatTool] = reader.tools if options.use_tools else []
         self.invalid = 0
 
+    def copied(self) -> Conversation:
+        """Return a copy, which can go on differently."""
+        twin = copy.copy(self)
+        twin.messages = list(self.messages)
+        return twin
+
     def reply(self, reply: ChatAction) -> ChatAction:
         """Add a reply, with an id for each of its calls, and return it."""
         calls = []
@@ -208,6 +215,21 @@ class ChatView:
             agent: Conversation(reader, self._options) for agent, reader in self._readers.items()
         }
         self._waiting, self._call, self._earned, self._last = {}, None, None, None
+
+    def copied(self, last: StepResult[Any] | None) -> ChatView:
+        """Return a copy, whose conversations can go on differently, with another last result."""
+        twin = copy.copy(self)
+        twin._last = last  # noqa: SLF001 - its own copy
+        twin._conversations = {  # noqa: SLF001
+            agent: conversation.copied() for agent, conversation in self._conversations.items()
+        }
+        twin._waiting = dict(self._waiting)  # noqa: SLF001
+        return twin
+
+    @property
+    def last(self) -> StepResult[Any] | None:
+        """The last result that was shown."""
+        return self._last
 
     def conversation(self, agent_id: str | None) -> Conversation:
         """Return the conversation of an agent; that of the only one for `None`.

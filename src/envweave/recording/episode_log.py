@@ -9,9 +9,10 @@ from typing import Any, NamedTuple, final
 from envweave.codec.digest import digest
 from envweave.errors import BadReturnError
 from envweave.recording.events import TakenEnd, TakenReset, TakenResult, TakenStep, pack
+from envweave.recording.replaying import EpisodeReplay
 from envweave.recording.writer import EventWriter
 from envweave.session.snapshot import snapshot
-from envweave.types import Episode, EpisodeEnd, EpisodeStep, Task, ToolResult
+from envweave.types import Episode, EpisodeEnd, EpisodeStep, Task, Tasks, ToolResult
 from envweave.types.requests import REFUSED, ToolCallRequest
 from envweave.wire.encoding import MSGPACK
 
@@ -170,11 +171,14 @@ class LoggedPoint:
         episode.length = self.length
         return episode
 
-    def calls_at_start(self) -> tuple[ToolCallRequest, ...]:
-        """Return the tool calls of the episode's start."""
+    def replay(self, tasks: Tasks | None) -> EpisodeReplay:
+        """Return the replay that leads here, in an environment with these tasks."""
         start = self.taken[0]
         is_reset = isinstance(start, TakenReset)
-        return _calls(_Unpacked(start.result).events if is_reset else start["events"])
+        calls = _calls(_Unpacked(start.result).events if is_reset else start["events"])
+        return EpisodeReplay(
+            self.episode(), tasks, is_whole=False, calls_at_start=calls, acting=self.about.acting
+        )
 
     def _started(self, start: Any) -> Episode:
         asked_seed = None

@@ -136,6 +136,24 @@ class TakenEnd(NamedTuple):
     end: bytes
 
 
+class TakenRestored(NamedTuple):
+    """An episode was lost, and brought back.
+
+    Attributes:
+        t: When it was.
+        row: The row of a vector.
+        episode: The episode.
+        step: How many steps it had taken.
+        cause: How it was lost.
+    """
+
+    t: float
+    row: int | None
+    episode: str | None
+    step: int
+    cause: str | None
+
+
 class TakenBatch(NamedTuple):
     """One step of many environments.
 
@@ -245,6 +263,9 @@ class EventLines:
             return self._reset(taken)
         if type(taken) is TakenBatch:
             return self._batch(taken)
+        if type(taken) is TakenRestored:
+            fields = {"event": "restored", **taken._asdict()}
+            return [self._line({name: one for name, one in fields.items() if one is not None})]
         row = taken.row
         episode = self._in_row.get(row) if taken.episode is None else taken.episode
         if (row, episode) not in self._running:

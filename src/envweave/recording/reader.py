@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final, overload
@@ -24,6 +24,7 @@ from envweave.types import (
     Task,
     ToolResult,
 )
+from envweave.types.episodes import EpisodeOrigin
 from envweave.wire.description import Rebuilt, read_description
 from envweave.wire.results import EVENTS, IDENTITY, Rebuild
 
@@ -300,9 +301,14 @@ class Recording:
         problems: Lines that could not be read, and why. All others are right.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self,
+        path: Path,
+        origin_of: Callable[[Recording, EpisodeSummary], EpisodeOrigin] | None = None,
+    ) -> None:
         self.path = path
         self.problems: list[str] = []
+        self._origin_of = origin_of
         self._values = ValueReader(path)
         self._files: dict[Path, _File] = {}
         self._summaries: list[EpisodeSummary] = []
@@ -357,13 +363,14 @@ class Recording:
             )
         return found
 
-    def load(self, summary: EpisodeSummary, *, typed: bool = True) -> Episode:
+    def load(self, summary: EpisodeSummary, *, typed: bool = True, marked: bool = True) -> Episode:
         """Return the episode of one of the `summaries`.
 
         Args:
             summary: Which one.
             typed: Whether observations are objects, as the environment's description has them;
                 otherwise they are plain data: dicts, lists, numbers, strings and arrays.
+            marked: Whether the last step of an episode that its caller truncated is marked so.
 
         Raises:
             RecordingError: It cannot be read, or a step of it is missing.
@@ -374,10 +381,14 @@ class Recording:
                 "episode cannot be loaded. The log of the program that recorded it says why."
             )
         episode = _Loader(summary, self._values, typed=typed).load()
+        if marked:
+            _mark_truncated(episode)
         if summary.parent is not None and summary.parent.episode in self._by_id:
             parent = self.load(self.summary(summary.parent.episode), typed=False)
             own = [one.action for one in parent.steps if one.step_index <= summary.parent.step]
             episode.inherited = [*parent.inherited, *own]
+        if self._origin_of is not None:
+            episode.origin = self._origin_of(self, summary)
         return episode
 
     def __len__(self) -> int:
@@ -450,6 +461,9 @@ class _Loader:
             if line["event"] == "end":
                 ended = line
                 continue
+            if line["event"] == "restored":
+                episode.restored += 1
+                continue
             step = self._step(line, observation, self._mask(needs, info))
             episode.steps.append(step)
             episode.digests.append(line["digest"])
@@ -468,7 +482,6 @@ class _Loader:
             episode.reward, episode.reward_parts = summary.reward, summary.reward_parts
         if self._several and episode.reward is None:
             episode.reward = {}
-        _mark_truncated(episode)
         return episode
 
     def _lines(self) -> Iterator[dict[str, Any]]:
@@ -552,8 +565,15 @@ def _mark_truncated(episode: Episode) -> None:
         last.truncated = True
 
 
-def load(path: str | os.PathLike[str]) -> Recording:
+def load(
+    path: str | os.PathLike[str],
+    origin_of: Callable[[Recording, EpisodeSummary], EpisodeOrigin] | None = None,
+) -> Recording:
     """Load the recording of a run, from the directory that was passed as `record=`.
+
+    Args:
+        path: The directory.
+        origin_of: Returns what forks an episode; otherwise none can be forked.
 
     Raises:
         RecordingError: The directory has no recording.
@@ -564,4 +584,4 @@ def load(path: str | os.PathLike[str]) -> Recording:
             f"{str(directory)!r} has no recording: there is no file {PATTERN}. Record one with "
             "record=, such as ew.make(…, record='runs/x')."
         )
-    return Recording(directory)
+    return Recording(directory, origin_of)

@@ -34,6 +34,7 @@ from envweave.recording.events import (
     NUMBERS,
     TakenEnd,
     TakenReset,
+    TakenRestored,
     TakenResult,
     TakenStep,
     pack,
@@ -164,6 +165,10 @@ class EpisodeEvents:
             self._running = None if result.ready is None else result.ready.episode_id
             self._writer.hurry()
 
+    def restored(self, step: int, cause: str | None) -> None:
+        """Record that the running episode was lost after this step, and brought back."""
+        self._writer.put(TakenRestored(time(), self._row, self._running, step, cause), 0)
+
     @property
     def is_running(self) -> bool:
         """Whether an episode is running, as far as this recorded it."""
@@ -275,13 +280,9 @@ class LoggedEpisodes:
         if point.logged is None:
             raise ForkError(why) if refusal is None else refusal
         if not self._interface.deterministic:
-            raise ForkError(
-                f"{why} Its actions cannot be played again either: "
-                f"{self._interface.name} is not deterministic, as its author declared."
-            )
+            raise not_repeatable(why, self._interface.name)
         self.events.left(_LEFT)
-        calls = point.logged.calls_at_start()
-        return EpisodeReplay(point.logged.episode(), tasks, is_whole=False, calls_at_start=calls)
+        return point.logged.replay(tasks)
 
     def replayed(
         self,
@@ -296,13 +297,10 @@ class LoggedEpisodes:
         Raises:
             ForkError: The same state was not reached.
         """
-        difference = difference or _compare_acting(point, replay.result)
         if difference is not None:
-            raise ForkError(
-                f"{refusal or point.refusal} Playing its {point.step_index} steps again did not "
-                f"lead to the same state. The first difference is at {difference}."
-            )
-        return self.restored(_as_start(replay), began_s, point, replay.call_ids)
+            raise not_the_same(str(refusal or point.refusal), point.step_index, difference)
+        start = as_start(replay.result, replay.seed)
+        return self.restored(start, began_s, point, replay.call_ids)
 
     def restored(
         self,
@@ -354,12 +352,20 @@ class _ReplayTarget:
         return self._transport.reset(**as_fork(params))
 
 
-def _compare_acting(point: LoggedSnapshot, result: Any) -> Difference | None:
-    needs = result._needs  # noqa: SLF001 - a result's own field
-    acting = None if needs is None else [need.agent_id for need in needs]
-    assert point.logged is not None  # it was played again
-    before = point.logged.about.acting
-    return None if acting == before else Difference(point.step_index, "needs", before, acting)
+def not_repeatable(refusal: str, name: str) -> ForkError:
+    """Return why an episode cannot be played again either."""
+    return ForkError(
+        f"{refusal} Its actions cannot be played again either: {name} is not deterministic, as its "
+        "author declared."
+    )
+
+
+def not_the_same(refusal: str, step: int, difference: Difference) -> ForkError:
+    """Return why an episode that was played again is not continued."""
+    return ForkError(
+        f"{refusal} Playing its {step} steps again did not lead to the same state. The first "
+        f"difference is at {difference}.".lstrip()
+    )
 
 
 def _refuse_step(name: str, _: Any) -> NoReturn:
@@ -372,10 +378,9 @@ async def _refuse_step_async(name: str, action: Any) -> NoReturn:
     _refuse_step(name, action)
 
 
-def _as_start(replay: EpisodeReplay) -> ResetResult[Any]:
-    """Return what `restore` returns after a replay: its last result, with the seed in its info."""
-    result: StepResult[Any] = replay.result
-    info = result.info if replay.seed is None else {**result.info, "seed": replay.seed}
+def as_start(result: StepResult[Any], seed: int | None) -> ResetResult[Any]:
+    """Return a result as the first one of an episode that continues from it."""
+    info = result.info if seed is None else {**result.info, "seed": seed}
     start: ResetResult[Any] = ResetResult(result.observation, info)
     start.episode_id, start.task_id = result.episode_id, result.task_id
     start.step_index = result.step_index

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, final
 
@@ -105,6 +105,7 @@ class EpisodeReplay:
         tasks: The tasks of the environment that replays it.
         is_whole: Whether the episode's end is compared too; otherwise it is still running.
         calls_at_start: The tool calls of its start; `None` if they are not known.
+        acting: The agents that must act at its end, if it is not whole; `None` for one agent.
 
     Attributes:
         seed: The seed of the episode.
@@ -119,7 +120,9 @@ class EpisodeReplay:
         *,
         is_whole: bool = True,
         calls_at_start: Iterable[Any] | None = None,
+        acting: Sequence[str] | None = None,
     ) -> None:
+        self._acting = None if acting is None else list(acting)
         self._calls_at_start = calls_at_start
         self._recorded = recorded
         self._tasks = tasks
@@ -135,7 +138,7 @@ class EpisodeReplay:
         try:
             result = yield from self._reset()
             for action in recorded.inherited:
-                result = yield ReplayStep(self._answering(action))
+                result = yield ReplayStep(self.answering(action))
         except EnvWeaveError as error:
             return Difference(0, "reset", "an episode began", format_error(error))
         self.result = result
@@ -150,7 +153,7 @@ class EpisodeReplay:
             if difference is not None:
                 return difference
             try:
-                result = yield ReplayStep(self._answering(step.action))
+                result = yield ReplayStep(self.answering(step.action))
             except EnvWeaveError as error:
                 name = "action" if isinstance(error, ActionError) else "step"
                 return Difference(step.step_index, name, "a step", format_error(error))
@@ -180,7 +183,8 @@ class EpisodeReplay:
                     raise
         return (yield ReplayReset({"task": recorded.task, **asked}))
 
-    def _answering(self, action: Any) -> Any:
+    def answering(self, action: Any) -> Any:
+        """Return an action; an answer gets the id that its tool call has in the replay."""
         if isinstance(action, ToolResult):
             call_id = self._calls.get(action.call_id, action.call_id)
             return ToolResult(call_id, action.value, action.error)
@@ -222,7 +226,12 @@ class EpisodeReplay:
         recorded, end = self._recorded.end, result.end
         step, now = self._recorded.length, None if end is None else end.reason
         if not self._is_whole:
-            return None if end is None else Difference(step, "end", None, now)
+            if end is not None:
+                return Difference(step, "end", None, now)
+            needs = result._needs  # noqa: SLF001 - a result's own field
+            acting = None if needs is None else [need.agent_id for need in needs]
+            same_agents = acting == self._acting
+            return None if same_agents else Difference(step, "needs", self._acting, acting)
         if end is None and recorded.reason == "truncated":
             return None  # its caller truncated it
         if recorded.reason != now:

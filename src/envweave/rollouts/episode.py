@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias, final, runtime_checkable
 
-from envweave.errors import BadReturnError
-from envweave.recording.recorder import failure_end
+from envweave.errors import BadReturnError, ForkError, OptionError, format_error
+from envweave.recording.recorder import as_start, failure_end
+from envweave.rollouts.logged_slot import SlotSnapshot
 from envweave.rollouts.pool import REFUSALS
 from envweave.rollouts.schedule import EpisodeJob, RemoteTask
 from envweave.session.snapshot import snapshot
-from envweave.types import Episode, EpisodeEnd, EpisodeStep, StepResult
+from envweave.types import (
+    Episode,
+    EpisodeEnd,
+    EpisodeParent,
+    EpisodeStep,
+    ResetResult,
+    StepResult,
+    Task,
+)
 
 Agent: TypeAlias = Callable[[StepResult[Any]], Any]
 """Takes the last result and returns the next action, directly or as an awaitable."""
@@ -53,6 +63,64 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class EpisodeFork:
+    """Where an episode of a rollout is forked, and what the others continue with.
+
+    Attributes:
+        point: The state of the environment.
+        env: The environment that the agent's view was around.
+        view: What the agent played in: `env`, or a view of it.
+        agent: The agent.
+        result: The last result that it got.
+        task: The task, which may have been fetched.
+        actions: The actions so far.
+    """
+
+    point: SlotSnapshot
+    env: Any
+    view: Any
+    agent: Agent
+    result: StepResult[Any]
+    task: Task | None
+    actions: list[Any]
+
+    @property
+    def parent(self) -> EpisodeParent:
+        """The episode that is forked, and its step."""
+        return self.point.parent
+
+    def copied(self, env: Any, episode_id: str, described: Any) -> EpisodeFork:
+        """Return this with copies of the view and the agent, for another environment.
+
+        What they refer to of `env` and `result` is that of the copy; they share `described`.
+
+        Raises:
+            OptionError: They cannot be copied.
+        """
+        if getattr(self.agent, "__closure__", None):
+            raise OptionError(
+                f"branch_at cannot copy the agent {self.agent!r}, a function with variables of its "
+                "own. Have begin() return an object with __call__, which deepcopy can copy."
+            )
+        start = as_start(self.result, self.point.params.get("seed"))
+        start.episode_id = episode_id
+        memo = {id(self.env): env, id(self.result): start, id(described): described}
+        try:
+            view, agent = copy.deepcopy((self.view, self.agent), memo)
+        except Exception as error:
+            raise OptionError(
+                f"branch_at cannot copy the agent that begin() returned: {format_error(error)}. "
+                "Give its class a __deepcopy__."
+            ) from error
+        return replace(self, env=env, view=view, agent=agent, result=start)
+
+    async def begin(self, env: Any, view: Any, episode_id: str) -> StepResult[Any]:
+        """Return the first result of an episode that continues from here."""
+        start: ResetResult[Any] = await env.restore(self.point, episode_id)
+        return start if view is env else self.result
+
+
+@dataclass(frozen=True, slots=True)
 class EpisodeAttempt:
     """One attempt at a job.
 
@@ -63,6 +131,8 @@ class EpisodeAttempt:
         agents: Every agent that may ever take part; `None` for one unnamed agent.
         max_steps: Truncate it after this many steps.
         env_id: The ID of the environment.
+        branch_at: The step to stop at, to be forked.
+        fork: Where it continues another episode from.
     """
 
     job: EpisodeJob
@@ -71,6 +141,8 @@ class EpisodeAttempt:
     agents: tuple[str, ...] | None
     max_steps: int | None
     env_id: str | None = None
+    branch_at: int | None = None
+    fork: EpisodeFork | None = None
 
 
 class EpisodePlayer(Protocol):
@@ -85,8 +157,19 @@ class EpisodePlayer(Protocol):
         ...
 
 
-async def play(slot: EpisodePlayer, agent: Agent, attempt: EpisodeAttempt) -> Episode:
+async def play(
+    slot: EpisodePlayer, agent: Agent, attempt: EpisodeAttempt, env: Any
+) -> Episode | EpisodeFork:
     """Play one episode to its end, or to `max_steps`. A failure is an end too.
+
+    Args:
+        slot: What the agent plays in: `env`, or a view of it.
+        agent: Chooses the actions.
+        attempt: What to play.
+        env: A `LoggedSlot`, or one that records too, if the attempt is to be forked or is a fork.
+
+    Returns:
+        The episode; or, at the step `attempt.branch_at`, from where others continue.
 
     Raises:
         EnvWeaveError: The environment refused the task, the seed or an action. A note says where.
@@ -98,7 +181,10 @@ async def play(slot: EpisodePlayer, agent: Agent, attempt: EpisodeAttempt) -> Ep
     try:
         if isinstance(job.task, RemoteTask):
             recorder.task = await job.task.fetch()
-        result = await slot.reset(seed=job.seed, task=recorder.task, episode_id=episode_id)
+        if attempt.fork is None:
+            result = await slot.reset(seed=job.seed, task=recorder.task, episode_id=episode_id)
+        else:
+            result = await attempt.fork.begin(env, slot, episode_id)
     except REFUSALS as error:
         error.add_note(f"Refused at the start of episode {episode_id} ({job.describe()}).")
         raise
@@ -123,6 +209,14 @@ async def play(slot: EpisodePlayer, agent: Agent, attempt: EpisodeAttempt) -> Ep
         result = after
         if max_steps is not None and result.step_index >= max_steps and not result.done:
             return recorder.truncate()
+        if attempt.branch_at is not None and result.step_index >= attempt.branch_at:
+            if result.done:
+                break
+            try:
+                point = await env.snapshot()
+            except ForkError as error:
+                return recorder.failed(error)
+            return EpisodeFork(point, env, slot, agent, result, recorder.task, recorder.actions)
         # Agent and environment may never await anything, so let the other episodes run.
         await asyncio.sleep(0)
     return recorder.end(result.end)
@@ -235,6 +329,11 @@ class EpisodeRecorder:
             if info.get("metrics"):
                 self._metrics[agent] = info["metrics"]
 
+    @property
+    def actions(self) -> list[Any]:
+        """The actions so far."""
+        return [step.action for step in self._steps]
+
     def truncate(self) -> Episode:
         """Return the episode, truncated at the current step."""
         step = self._steps[-1]
@@ -252,6 +351,7 @@ class EpisodeRecorder:
         """Return the episode."""
         assert end is not None
         first, last, job = self._first, self._last, self._attempt.job
+        fork = self._attempt.fork
         if not end.valid:
             self._total = (
                 math.nan if self._agents is None else dict.fromkeys(self._agents, math.nan)
@@ -275,6 +375,8 @@ class EpisodeRecorder:
             duration_s=time.perf_counter() - self._began_s,
             attempts=self._attempt.number,
             env_id=self._attempt.env_id,
+            parent=None if fork is None else fork.parent,
+            inherited=[] if fork is None else list(fork.actions),
         )
 
 

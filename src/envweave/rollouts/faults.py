@@ -59,6 +59,7 @@ class FaultStats:
         counts: How many faults there were, by reason.
         recent: The last of them, with their causes.
         usable: How many episodes could be used.
+        restored: How many losses episodes were brought back from.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class FaultStats:
         self.counts: Counter[str] = Counter()
         self.recent: deque[Fault] = deque(maxlen=REMEMBERED)
         self.usable = 0
+        self.restored = 0
 
     def record(self, episode: Episode) -> bool:
         """Record how an episode ended, and return whether to play it again.

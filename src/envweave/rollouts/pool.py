@@ -18,6 +18,7 @@ from envweave.api.options import (
     choose_backend,
     constructor_keywords,
     explain_collisions,
+    flag,
     ray_options,
     recipe,
     refuse_one_object,
@@ -84,11 +85,9 @@ class PoolSlot:
         Raises:
             EnvWeaveError: The reset was refused or failed, or no transport could be made.
         """
-        if self._transport is None:
-            assert self._connect is not None
-            self._transport = self._connect()
+        transport = self._connected()
         try:
-            return await self._transport.reset(**params)
+            return await transport.reset(**params)
         except (*REFUSALS, EnvironmentFailure):
             raise  # the backend replaces a failed environment
         except Exception:
@@ -100,6 +99,21 @@ class PoolSlot:
         """Take one step in the episode that `reset` began."""
         assert self._transport is not None
         return await self._transport.step(action)
+
+    async def snapshot(self) -> Any:
+        """Return the point that the running episode has reached. See `AsyncTransport`."""
+        assert self._transport is not None
+        return await self._transport.snapshot()
+
+    async def restore(self, point: Any) -> ResetResult[Any]:
+        """Continue from what `snapshot` of a slot of the pool returned. See `AsyncTransport`."""
+        return await self._connected().restore(point)
+
+    def _connected(self) -> AsyncTransport:
+        if self._transport is None:
+            assert self._connect is not None
+            self._transport = self._connect()
+        return self._transport
 
     async def _give_up(self) -> None:
         given_up, self._transport = self._transport, None
@@ -130,6 +144,7 @@ class Pool:
         writer: Records every rollout's episodes, if the pool was made with `record=`.
         open_writer: Opens the recording of a rollout, from its option `record`.
         max_episode_steps: The limit that the caller or the ID sets; `None` if there is none.
+        durable: Whether an episode whose worker or server is lost is brought back.
     """
 
     def __init__(
@@ -141,8 +156,11 @@ class Pool:
         writer: RunWriter | None = None,
         open_writer: Callable[[Any], RunWriter | None] = lambda _: None,
         max_episode_steps: int | None = None,
+        *,
+        durable: bool = False,
     ) -> None:
         self.id = env_id
+        self.durable = durable
         self.writer = writer
         self.open_writer = open_writer
         self.max_episode_steps = max_episode_steps
@@ -378,6 +396,7 @@ def pool(
     runtime_env: Mapping[str, Any] | None = None,
     placement: str | None = None,
     record: str | os.PathLike[str] | None = None,
+    durable: bool = False,
     kwargs: Mapping[str, Any] | None = None,
     **keywords: Any,
 ) -> Pool:
@@ -417,6 +436,12 @@ def pool(
         runtime_env: With `backend="ray"`, what Ray installs or copies for the workers.
         placement: With `backend="ray"`, `"spread"` or `"pack"`; see `make_vector`.
         record: The directory to record the episodes of all rollouts into; see `load`.
+        durable: Whether an episode whose worker or server is lost is brought back rather than
+            reported as `lost`: its actions are taken again in a replacement, every result is
+            compared, and then it goes on. What the environment does outside of itself, such as
+            writing to a database, is done again too. If a result differs, or that of the same
+            action is lost three times, it ends as `lost`, and the cause says why. A call that
+            takes too long is no loss.
         kwargs: Keywords for each environment's constructor, including those with the name of an
             option.
         **keywords: Passed to each environment's constructor too.
@@ -424,11 +449,13 @@ def pool(
     Raises:
         EnvNotFoundError: No environment has this ID.
         BackendNotFoundError: No backend has this name.
-        OptionError: A keyword is known neither to `pool` nor to the environment.
+        OptionError: A keyword is known neither to `pool` nor to the environment; or `durable` was
+            passed for an environment that is not deterministic.
         DefinitionError: An environment could not be made. Those already made are closed.
         RecordingError: Nothing can be recorded into the directory `record`.
     """
     recorded = RecordOption(record, transform)
+    durable = flag("durable", durable)
     count = whole_number("size", size)
     refuse_one_object(env, count)
     timeout_s = seconds("timeout_s", timeout_s)
@@ -454,6 +481,8 @@ def pool(
         options = MakeOptions(timeout_s=timeout_s, workers=workers, remote=remote, ray=ray)
         transports = connect_pool(spec, given, options, count)
     try:
+        if durable:
+            _refuse_unrepeatable(transports[0].interface)
         writer = recorded.open(transports[0], spec, given, chosen)
     except BaseException:
         _close_all(transports)
@@ -468,7 +497,17 @@ def pool(
             transports[0], spec, given, chosen
         ),
         spec.max_episode_steps,
+        durable=durable,
     )
+
+
+def _refuse_unrepeatable(interface: Interface) -> None:
+    if not interface.deterministic:
+        raise OptionError(
+            f"durable=True cannot be honored: {interface.name} is not deterministic, as its author "
+            "declared, so taking its actions again leads elsewhere. Leave durable out; a rollout "
+            "then plays lost episodes again from the start."
+        )
 
 
 def _connect_each(connect: Callable[[], AsyncTransport], size: int) -> list[AsyncTransport]:

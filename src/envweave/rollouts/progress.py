@@ -22,6 +22,7 @@ class RolloutProgress:
         began_s: When it began.
         finished: How many episodes have ended.
         faults: How many failed through no fault of the agent.
+        restored: How many losses episodes were brought back from.
         scored: How many were scored.
         earned: The sum of their rewards; with several agents, of the mean over the agents.
         describe_workers: Returns what is known of the environments' workers, if there is anything.
@@ -30,6 +31,7 @@ class RolloutProgress:
     began_s: float
     finished: int = 0
     faults: int = 0
+    restored: int = 0
     scored: int = 0
     earned: float = 0.0
     describe_workers: Callable[[], str] | None = None
@@ -47,7 +49,8 @@ class RolloutProgress:
         passed_s = time.perf_counter() - self.began_s
         per_second = f"{self.finished / passed_s:.1f}" if passed_s > 0 else "-"
         workers = "" if self.describe_workers is None else f"  {self.describe_workers()}"
-        return f"reward {reward}  faults {self.faults}  {per_second}/s{workers}"
+        restored = f"  restored {self.restored}" if self.restored else ""
+        return f"reward {reward}  faults {self.faults}{restored}  {per_second}/s{workers}"
 
 
 Show: TypeAlias = Callable[[int, object], None]

@@ -10,8 +10,9 @@ from envweave.recording.events import pack
 from envweave.recording.recorder import EpisodeEvents
 from envweave.recording.writer import RunWriter
 from envweave.rollouts.episode import Agent, Decision, EpisodeAttempt
+from envweave.rollouts.logged_slot import LoggedSlot, SlotSnapshot
 from envweave.rollouts.pool import PoolSlot
-from envweave.types import Episode, ResetResult, StepResult, ToolResult
+from envweave.types import EpisodeEnd, ResetResult, StepResult, ToolResult
 
 
 @final
@@ -21,9 +22,13 @@ class RecordedSlot:
     A chat view goes around it, so the recording has the actions that were read from replies.
     """
 
-    def __init__(self, slot: PoolSlot, attempt: EpisodeAttempt, writer: RunWriter) -> None:
+    def __init__(
+        self, slot: PoolSlot | LoggedSlot, attempt: EpisodeAttempt, writer: RunWriter
+    ) -> None:
         self._slot = slot
         self._events = EpisodeEvents(writer)
+        if isinstance(slot, LoggedSlot):
+            slot.on_restored = self._events.restored
         job = attempt.job
         self._events.about = {
             "group": job.group,
@@ -53,6 +58,22 @@ class RecordedSlot:
         self._events.began(result, perf_counter() - began_s, **asked)
         return result
 
+    async def snapshot(self) -> SlotSnapshot:
+        """Return the point that the episode has reached."""
+        assert isinstance(self._slot, LoggedSlot)
+        return await self._slot.snapshot()
+
+    async def restore(self, point: SlotSnapshot, episode_id: str) -> ResetResult[Any]:
+        """Begin an episode that continues another one."""
+        assert isinstance(self._slot, LoggedSlot)
+        began_s = perf_counter()
+        result = await self._slot.restore(point, episode_id)
+        parent = point.parent
+        self._events.about["parent"] = {"episode": parent.episode, "step": parent.step}
+        asked = {name: point.params.get(name) for name in ("seed", "task", "options")}
+        self._events.began(result, perf_counter() - began_s, **asked)
+        return result
+
     async def step(self, action: Any) -> StepResult[Any]:
         """Take one step."""
         packed = pack(action)
@@ -63,6 +84,6 @@ class RecordedSlot:
         self._events.stepped(packed, result, duration_s, is_answer=is_answer, extra=self._extra)
         return result
 
-    def finish(self, episode: Episode) -> None:
+    def finish(self, end: EpisodeEnd) -> None:
         """Record the end, if no result has it: the rollout truncated it, or a call failed."""
-        self._events.ended(episode.end)
+        self._events.ended(end)

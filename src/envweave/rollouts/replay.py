@@ -95,7 +95,7 @@ def replay(
     recording = load(path)
     chosen = recording.summaries if episode is None else [recording.summary(episode)]
     report = ReplayReport()
-    for one in _replayed(recording, chosen, _Maker(against, env, kwargs or {})):
+    for one in _replayed(recording, chosen, EnvMaker(against, env, kwargs or {})):
         report.episodes.append(one)
         if on_episode is not None:
             on_episode(one)
@@ -103,13 +103,28 @@ def replay(
 
 
 @final
-class _Maker:
-    """Makes the environments to replay against, one for each writer of a recording."""
+class EnvMaker:
+    """Makes the environments of a recording again, one for each of its writers.
 
-    def __init__(self, against: str | None, env: Any, kwargs: Mapping[str, Any]) -> None:
+    Args:
+        against: The backend; by default the recorded one.
+        env: Another ID, class or function.
+        kwargs: Keywords for the constructor, which replace recorded ones.
+        forkable: Whether they can be forked, even where they cannot be copied.
+    """
+
+    def __init__(
+        self,
+        against: str | None,
+        env: Any,
+        kwargs: Mapping[str, Any],
+        *,
+        forkable: bool = False,
+    ) -> None:
         self._against = against
         self._env = env
         self._kwargs = kwargs
+        self._forkable = forkable
 
     def obstacle(self, run: RecordedRun) -> str | None:
         """Return why the episodes of a run cannot be replayed; `None` if they can."""
@@ -128,6 +143,11 @@ class _Maker:
         return None
 
     def make(self, run: RecordedRun) -> Env:
+        """Make the environment of a run.
+
+        Raises:
+            EnvWeaveError: It cannot be made.
+        """
         definition = run.definition or {}
         if self._env is not None:
             return make(
@@ -135,6 +155,7 @@ class _Maker:
                 backend=self._against,
                 max_episode_steps=definition.get("max_episode_steps"),
                 kwargs=self._kwargs,
+                forkable=self._forkable,
             )
         backend = self._against
         if backend is None and run.backend != "server" and "://" not in definition["id"]:
@@ -144,11 +165,12 @@ class _Maker:
             backend=backend,
             max_episode_steps=definition.get("max_episode_steps"),
             kwargs={**definition["kwargs"], **self._kwargs},
+            forkable=self._forkable,
         )
 
 
 def _replayed(
-    recording: Recording, chosen: Iterable[EpisodeSummary], maker: _Maker
+    recording: Recording, chosen: Iterable[EpisodeSummary], maker: EnvMaker
 ) -> Iterator[ReplayedEpisode]:
     made: dict[str, Env] = {}
     try:

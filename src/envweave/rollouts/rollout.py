@@ -19,20 +19,28 @@ import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, final, get_args
 
 from envweave.api.options import flag, whole_number
 from envweave.errors import CallOrderError, OptionError, RolloutFailedError, suggest
 from envweave.recording.writer import RunWriter, read_directory
-from envweave.rollouts.episode import Agent, EpisodeAgents, EpisodeAttempt, EpisodePlayer, play
+from envweave.rollouts.episode import (
+    Agent,
+    EpisodeAgents,
+    EpisodeAttempt,
+    EpisodeFork,
+    EpisodePlayer,
+    play,
+)
 from envweave.rollouts.faults import Fault, FaultStats, OnFault
+from envweave.rollouts.logged_slot import LoggedSlot
 from envweave.rollouts.pool import Pool, PoolSlot
 from envweave.rollouts.progress import RolloutProgress, Show, show_progress
 from envweave.rollouts.recorded_slot import RecordedSlot
 from envweave.rollouts.schedule import EpisodeJob, RolloutSchedule, make_schedule
-from envweave.types import Episode, Task
+from envweave.types import Episode, EpisodeEnd, Task
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +60,10 @@ class RolloutOptions:
         attempts: How often an episode is played before it is given up.
         max_faults: How many faults are retried in all.
         progress: Whether to show progress; `None` to show it on a terminal only.
-        record: The directory to record them into.
         min_usable: The share of episodes that must be usable; `None` to only warn.
+        record: The directory to record them into.
+        branch_at: The step at which each is forked.
+        width: How many continue from there.
     """
 
     concurrency: int
@@ -65,15 +75,25 @@ class RolloutOptions:
     progress: bool | None
     min_usable: float | None
     record: Path | None = None
+    branch_at: int | None = None
+    width: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Retry:
-    """An episode to play again, in another slot."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Play:
+    """An episode to play.
+
+    Attributes:
+        job: Its task, seed and group.
+        attempts: How often it was played before.
+        slot: Where it was played last; of one that continues another, where that was forked.
+        fork: Where it continues another one from.
+    """
 
     job: EpisodeJob
     attempts: int
     slot: PoolSlot
+    fork: EpisodeFork | None = None
 
 
 @final
@@ -102,9 +122,12 @@ class Rollout:
         self._agent = agent
         self._options = options
         self.seed = schedule.seed
-        self.total = schedule.total()
+        self.total = None if options.branch_at is not None else schedule.total()
         self._jobs = schedule.jobs(pool.tasks)
-        self._retries: deque[_Retry] = deque()
+        self._retries: deque[_Play] = deque()
+        self._forks: deque[_Play] = deque()
+        self._num_trunks = 0  # how many that may be forked are being played
+        self._trunks_changed = asyncio.Event()
         self._fault_stats = FaultStats(
             pool.id,
             options.on_fault,
@@ -135,6 +158,11 @@ class Rollout:
     def fault_counts(self) -> dict[str, int]:
         """How many episodes failed through no fault of the agent, by reason."""
         return dict(self._fault_stats.counts)
+
+    @property
+    def restored(self) -> int:
+        """How many losses episodes were brought back from, in a pool that is `durable`."""
+        return self._fault_stats.restored
 
     # For callers with an event loop
 
@@ -283,23 +311,53 @@ class Rollout:
         while not self._is_over:
             await self._room.acquire()
             async with self._pool.line() as slot:
-                attempt = self._next(slot)
-                if attempt is None:
-                    self._room.release()
-                    return
-                attempts = attempt.attempts + 1
-                episode = await self._play(slot, attempt.job, attempts)
-            if self._fault_stats.record(episode):
-                self._retries.append(_Retry(attempt.job, attempts, slot))
+                one = self._next(slot)
+                if one is not None:
+                    await self._play_in(slot, one, figures, show)
+            if one is None:
                 self._room.release()
-            else:
-                self._finished.append(episode)
-                self._num_delivered += 1
-                self._num_cut += self._is_cut_by_default(episode)
-                self._changed.set()
-                figures.add(episode)
-            figures.faults = self._fault_stats.counts.total()
-            show(figures.finished, figures)
+                if not self._num_trunks and not self._forks:
+                    return
+                if not self._forks:
+                    self._trunks_changed.clear()
+                    await self._trunks_changed.wait()
+
+    async def _play_in(
+        self, slot: PoolSlot, one: _Play, figures: RolloutProgress, show: Show
+    ) -> None:
+        """Play an episode, and deliver it, or see to it that it is played again or continued."""
+        attempts = one.attempts + 1
+        may_fork = self._options.branch_at is not None and one.fork is None
+        self._num_trunks += may_fork
+        try:
+            played = await self._play(slot, one, attempts)
+        finally:
+            self._num_trunks -= may_fork
+            self._trunks_changed.set()
+        continued: list[_Play] = []
+        if isinstance(played, EpisodeFork):
+            for member in range(self._options.width):
+                job = replace(one.job, member=member, task=played.task)
+                continued.append(_Play(job, 0, slot, played))
+            self._room.release()
+        elif self._fault_stats.record(played):
+            self._retries.append(replace(one, attempts=attempts, slot=slot))
+            self._room.release()
+        else:
+            self._finished.append(played)
+            self._num_delivered += 1
+            self._num_cut += self._is_cut_by_default(played)
+            self._changed.set()
+            figures.add(played)
+        figures.faults = self._fault_stats.counts.total()
+        figures.restored = self._fault_stats.restored
+        show(figures.finished, figures)
+        if self._pool.deterministic:
+            self._forks.extend(continued)
+            return
+        for fork in continued:  # only a copy of the state leads there, and it may be here only
+            await self._room.acquire()
+            await self._play_in(slot, fork, figures, show)
 
     def _is_cut_by_default(self, episode: Episode) -> bool:
         return (
@@ -308,40 +366,64 @@ class Rollout:
             and episode.length >= DEFAULT_MAX_STEPS
         )
 
-    def _next(self, slot: PoolSlot) -> _Retry | None:
+    def _next(self, slot: PoolSlot) -> _Play | None:
         """Return what to play in this slot; retries of other slots' episodes come first."""
         crowded = len(self._retries) >= self._options.concurrency or self._pool.size == 1
         for i, retry in enumerate(self._retries):
             if crowded or retry.slot is not slot:
                 del self._retries[i]
                 return retry
+        if self._forks:
+            here = next((one for one in self._forks if one.slot is slot), self._forks[0])
+            self._forks.remove(here)
+            return here
         job = next(self._jobs, None)
         if job is not None:
-            return _Retry(job, 0, slot)
+            return _Play(job, 0, slot)
         return self._retries.popleft() if self._retries else None
 
-    async def _play(self, slot: PoolSlot, job: EpisodeJob, number: int) -> Episode:
+    async def _play(self, slot: PoolSlot, one: _Play, number: int) -> Episode | EpisodeFork:
+        job, fork, branch_at = one.job, one.fork, self._options.branch_at
+        is_trunk = branch_at is not None and fork is None
+        name = "trunk" if is_trunk else str(job.member)
         again = "" if number == 1 else f"-{number}"
         attempt = EpisodeAttempt(
             job=job,
-            episode_id=f"{self._name}-{job.group}-{job.member}{again}",
+            episode_id=f"{self._name}-{job.group}-{name}{again}",
             number=number,
             agents=self._pool.possible_agents,
             max_steps=self._options.max_steps,
             env_id=self._pool.id,
+            branch_at=branch_at if is_trunk else None,
+            fork=fork,
         )
         env: EpisodePlayer = slot
-        agent = self._agent
-        recorded = None
+        logged = recorded = None
+        if self._pool.durable or branch_at is not None:
+            env = logged = LoggedSlot(slot, self._pool.interface, is_durable=self._pool.durable)
         if self._writer is not None:
-            env = recorded = RecordedSlot(slot, attempt, self._writer)
+            env = recorded = RecordedSlot(logged or slot, attempt, self._writer)
+        view, agent = env, self._agent
         if isinstance(agent, EpisodeAgents):
-            env, agent = agent.begin(env, self._pool)
-        if recorded is None:
-            return await play(env, agent, attempt)
-        episode = await play(env, recorded.watch(agent), attempt)
-        recorded.finish(episode)
-        return episode
+            if fork is None:
+                view, agent = agent.begin(env, self._pool)
+            else:
+                fork = fork.copied(env, attempt.episode_id, self._pool)
+                view, agent = fork.view, fork.agent
+                attempt = replace(attempt, fork=fork)
+        watched = agent if recorded is None else recorded.watch(agent)
+        played = await play(view, watched, attempt, env)
+        if logged is not None:
+            self._fault_stats.restored += logged.restored
+        if isinstance(played, EpisodeFork):
+            end = EpisodeEnd("truncated", cause=f"{self._options.width} episodes continue from it.")
+            played = replace(played, agent=agent)
+        else:
+            end = played.end
+            played.restored = 0 if logged is None else logged.restored
+        if recorded is not None:
+            recorded.finish(end)
+        return played
 
 
 async def _next(stream: AsyncGenerator[Episode, None]) -> Episode | None:
@@ -373,6 +455,8 @@ def rollout(
     min_usable: float | None = None,
     progress: bool | None = None,
     record: str | os.PathLike[str] | None = None,
+    branch_at: int | None = None,
+    width: int | None = None,
 ) -> Rollout:
     """Play whole episodes, many at a time, and return them as they finish or all together.
 
@@ -416,6 +500,14 @@ def rollout(
             are biased: long episodes are lost more often than short ones.
         progress: Whether to show progress. By default a terminal gets a bar if rich is installed.
         record: The directory to record these episodes into, if not that of the pool; see `load`.
+        branch_at: Fork every episode after this many steps: `width` episodes continue from the
+            very same state, as a group. Each has as `parent` the episode that was forked (the
+            trunk), its actions as `inherited`, and as steps and reward only its own. The trunk
+            itself is not delivered; a recording has it, as truncated. An episode that ends before
+            is delivered as it is, alone in its group. `episodes` and `tasks` count trunks.
+            A function as the agent goes on with the new `episode_id`s, from step `branch_at`; what
+            `begin` of a `ChatAgent`, or of your own such class, returned is copied with `deepcopy`.
+        width: How many continue from there. Not with `group_size`: they are the group.
 
     Raises:
         OptionError: An option cannot be honored, or the number of episodes is unknown.
@@ -445,6 +537,8 @@ def rollout(
     is_default = max_steps == "auto" and pool.max_episode_steps is None
     if max_steps == "auto":
         max_steps = DEFAULT_MAX_STEPS if is_default else None
+    branch_at = _count("branch_at", branch_at)
+    _check_branches(branch_at, width, group_size, max_steps)
     options = RolloutOptions(
         concurrency=concurrency,
         max_steps=_count("max_steps", max_steps),
@@ -455,6 +549,8 @@ def rollout(
         progress=progress,
         record=None if record is None else read_directory(record),
         min_usable=_share("min_usable", min_usable),
+        branch_at=branch_at,
+        width=1 if width is None else whole_number("width", width),
     )
     schedule = make_schedule(
         pool.interface,
@@ -465,6 +561,33 @@ def rollout(
         share_seed=flag("share_seed", share_seed),
     )
     return Rollout(pool, agent, schedule, options)
+
+
+def _check_branches(
+    branch_at: int | None, width: int | None, group_size: int, max_steps: int | str | None
+) -> None:
+    """Refuse options that contradict each other.
+
+    Raises:
+        OptionError: They do.
+    """
+    if (branch_at is None) is not (width is None):
+        raise OptionError(
+            f"branch_at={branch_at} and width={width} go together: the step at which each episode "
+            "is forked, and how many continue from there. Pass both, such as branch_at=3, width=4."
+        )
+    if branch_at is None:
+        return
+    if group_size != 1:
+        raise OptionError(
+            f"group_size={group_size} cannot be combined with branch_at={branch_at}: the {width} "
+            "episodes that continue from one state are a group. Leave group_size out, and pass "
+            "each task as often as it is to be forked."
+        )
+    if isinstance(max_steps, int) and branch_at >= max_steps:
+        raise OptionError(
+            f"No episode reaches branch_at={branch_at}: max_steps={max_steps} truncates it before."
+        )
 
 
 def _faults(value: Any) -> int | None:

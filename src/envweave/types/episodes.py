@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from envweave.errors import OptionError
+from envweave.errors import ForkError, OptionError
 from envweave.types.messages import messages_of, plain_of
 from envweave.types.requests import EpisodeEnd, ToolResult
 from envweave.types.results import Event
@@ -63,6 +63,22 @@ class EpisodeParent:
     step: int
 
 
+class EpisodeOrigin(Protocol):
+    """What a loaded episode came from, and can be forked with."""
+
+    def fork(
+        self,
+        step: int,
+        n: int,
+        *,
+        backend: str | None,
+        env: Any,
+        kwargs: Mapping[str, Any] | None,
+    ) -> list[Any]:
+        """Return environments that continue from a step. See `EpisodePoint.fork`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodePoint:
     """A point of an episode: what leads there from the start.
@@ -73,7 +89,8 @@ class EpisodePoint:
         seed: The seed of its reset.
         task: Its task, or only the id where nothing else is known.
         options: The options of its reset.
-        actions: The actions up to there, with the answers to tool calls.
+        inherited: The actions of its parents, if it was forked.
+        actions: Its own actions up to there, with the answers to tool calls.
         observations: What was seen: of the start, and after each action.
         digests: Their digests, if the episode was loaded from a recording.
     """
@@ -83,9 +100,45 @@ class EpisodePoint:
     seed: int | None
     task: Task | str | None
     options: Mapping[str, Any] | None
+    inherited: list[Any]
     actions: list[Any]
     observations: list[Any]
     digests: list[str]
+
+    def fork(
+        self,
+        n: int = 1,
+        *,
+        backend: str | None = None,
+        env: Any = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Return `n` environments (`Env`) that continue from here, each by itself.
+
+        The recorded environment is made again, and the episode's actions are taken again in it;
+        every result is compared with the recorded one. Close each of the environments. They can be
+        forked in turn.
+
+        Args:
+            n: How many.
+            backend: Where they run; by default where the episode did.
+            env: Another ID, class or function to make them of, such as where the recording does
+                not say how; by default what was recorded.
+            kwargs: Keywords for the constructor, which replace recorded ones: those that look like
+                secrets are not in the recording.
+
+        Raises:
+            ForkError: The episode was not loaded from a recording, or the same state is not
+                reached; the message has the first difference. Nothing is left open.
+            EnvWeaveError: The environment cannot be made.
+        """
+        origin = self.episode.origin
+        if origin is None:
+            raise ForkError(
+                f"Episode {self.episode.episode_id!r} cannot be forked: it was not loaded from a "
+                "recording here. Record it with record=, and take it from envweave.load()."
+            )
+        return origin.fork(self.step, n, backend=backend, env=env, kwargs=kwargs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,13 +184,15 @@ class Episode:
         length: How many steps it took, not counting answers to tool calls.
         duration_s: How long it took, including its reset.
         attempts: How many runs it took to get this one: more than 1 if faults were retried.
+        restored: How often it was lost and brought back, in a pool that is `durable`.
         env_id: The ID of the environment.
         options: The options that its reset was given.
         parent: Where it was forked from, if it was.
-        inherited: The actions of its parents up to there, if it was loaded from a recording.
+        inherited: The actions of its parents up to there.
         digests: Of each observation, in order, if it was loaded from a recording.
         definition: How to make its environment again, if it was loaded from a recording that
             knows.
+        origin: What forks it, if it was loaded from a recording in this process.
     """
 
     task: Task | None = None
@@ -156,12 +211,14 @@ class Episode:
     length: int = 0
     duration_s: float = 0.0
     attempts: int = 1
+    restored: int = 0
     env_id: str | None = None
     options: Mapping[str, Any] | None = None
     parent: EpisodeParent | None = None
     inherited: list[Any] = field(default_factory=list)
     digests: list[str] = field(default_factory=list)
     definition: Mapping[str, Any] | None = None
+    origin: EpisodeOrigin | None = field(default=None, repr=False, compare=False)
 
     @property
     def usable(self) -> bool:
@@ -177,12 +234,14 @@ class Episode:
         """Return the point after `step` steps: 0 is the start.
 
         Raises:
-            OptionError: The episode has no such step.
+            OptionError: The episode has no such step; one that was forked begins at its fork.
         """
-        if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step <= self.length:
+        first = 0 if self.parent is None else self.parent.step
+        if not isinstance(step, int) or isinstance(step, bool) or not first <= step <= self.length:
+            forked = "" if self.parent is None else f" It was forked from {self.parent.episode!r}."
             raise OptionError(
-                f"step must be from 0 to {self.length}, the length of episode "
-                f"{self.episode_id!r}, got {step!r}."
+                f"step must be from {first} to {self.length}, the length of episode "
+                f"{self.episode_id!r}, got {step!r}.{forked}"
             )
         count = sum(one.step_index <= step for one in self.steps)
         return EpisodePoint(
@@ -191,6 +250,7 @@ class Episode:
             seed=self.seed,
             task=self.task if self.task is not None else self.task_id,
             options=self.options,
+            inherited=list(self.inherited),
             actions=[one.action for one in self.steps[:count]],
             observations=self.observations[: count + 1],
             digests=self.digests[: count + 1],
