@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, final
 from envweave.codec.digest import digest
 from envweave.errors import BadReturnError
 from envweave.recording.events import TakenEnd, TakenReset, TakenResult, TakenStep, pack
-from envweave.recording.replaying import EpisodeReplay
+from envweave.recording.replaying import EpisodeEdges, EpisodeReplay
 from envweave.recording.writer import EventWriter
 from envweave.session.snapshot import snapshot
 from envweave.types import Episode, EpisodeEnd, EpisodeStep, Task, Tasks, ToolResult
@@ -176,9 +176,8 @@ class LoggedPoint:
         start = self.taken[0]
         is_reset = isinstance(start, TakenReset)
         calls = _calls(_Unpacked(start.result).events if is_reset else start["events"])
-        return EpisodeReplay(
-            self.episode(), tasks, is_whole=False, calls_at_start=calls, acting=self.about.acting
-        )
+        edges = EpisodeEdges(calls, self.about.acting)
+        return EpisodeReplay(self.episode(), tasks, is_whole=False, edges=edges)
 
     def _started(self, start: Any) -> Episode:
         asked_seed = None

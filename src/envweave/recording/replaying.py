@@ -97,6 +97,20 @@ class AsyncReplayable(Protocol):
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class EpisodeEdges:
+    """What the log of an episode knows besides its steps.
+
+    Attributes:
+        calls_at_start: The tool calls of its start.
+        acting: The agents that must act at its end; `None` for one agent.
+    """
+
+    calls_at_start: Sequence[Any]
+    acting: list[str] | None
+
+
+@final
 class EpisodeReplay:
     """The replay of one episode.
 
@@ -104,8 +118,7 @@ class EpisodeReplay:
         recorded: The episode, with plain observations and their digests.
         tasks: The tasks of the environment that replays it.
         is_whole: Whether the episode's end is compared too; otherwise it is still running.
-        calls_at_start: The tool calls of its start; `None` if they are not known.
-        acting: The agents that must act at its end, if it is not whole; `None` for one agent.
+        edges: What its log also knows; an episode that was loaded has no such.
 
     Attributes:
         seed: The seed of the episode.
@@ -119,11 +132,9 @@ class EpisodeReplay:
         tasks: Tasks | None,
         *,
         is_whole: bool = True,
-        calls_at_start: Iterable[Any] | None = None,
-        acting: Sequence[str] | None = None,
+        edges: EpisodeEdges | None = None,
     ) -> None:
-        self._acting = None if acting is None else list(acting)
-        self._calls_at_start = calls_at_start
+        self._edges = edges
         self._recorded = recorded
         self._tasks = tasks
         self._is_whole = is_whole
@@ -145,10 +156,10 @@ class EpisodeReplay:
         difference = self._compare(0, recorded.observations[0], recorded.digests[0], result)
         if difference is None and not recorded.inherited:
             difference = find_difference("info", recorded.info, _plain(result.info), 0)
-        if difference is None and self._calls_at_start is not None:
-            before, now = _called(self._calls_at_start), _called(result.tool_calls)
+        if difference is None and self._edges is not None:
+            before, now = _called(self._edges.calls_at_start), _called(result.tool_calls)
             difference = find_difference("tool_calls", before, now, 0)
-            self._match_calls(self._calls_at_start, result)
+            self._match_calls(self._edges.calls_at_start, result)
         for place, step in enumerate(recorded.steps):
             if difference is not None:
                 return difference
@@ -228,10 +239,7 @@ class EpisodeReplay:
         if not self._is_whole:
             if end is not None:
                 return Difference(step, "end", None, now)
-            needs = result._needs  # noqa: SLF001 - a result's own field
-            acting = None if needs is None else [need.agent_id for need in needs]
-            same_agents = acting == self._acting
-            return None if same_agents else Difference(step, "needs", self._acting, acting)
+            return None if self._edges is None else self._compare_acting(self._edges.acting, result)
         if end is None and recorded.reason == "truncated":
             return None  # its caller truncated it
         if recorded.reason != now:
@@ -240,6 +248,13 @@ class EpisodeReplay:
         if recorded.blame != end.blame:
             return Difference(step, "end.blame", recorded.blame, end.blame)
         return None
+
+    def _compare_acting(
+        self, before: list[str] | None, result: StepResult[Any]
+    ) -> Difference | None:
+        needs = result._needs  # noqa: SLF001 - a result's own field
+        now = None if needs is None else [need.agent_id for need in needs]
+        return None if now == before else Difference(self._recorded.length, "needs", before, now)
 
 
 def replay_on(replay: EpisodeReplay, target: Replayable) -> Difference | None:

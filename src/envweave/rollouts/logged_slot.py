@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 from envweave.environment import Interface
@@ -173,7 +173,7 @@ class LoggedSlot:
             return action
         if isinstance(action, ToolResult):
             logged_id = self._call_ids.get(action.call_id, action.call_id)
-            action = replace(action, call_id=logged_id)
+            action = ToolResult(logged_id, action.value, action.error)
         return self._replay.answering(action)
 
     def _step_index(self) -> int:
