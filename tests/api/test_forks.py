@@ -262,7 +262,7 @@ def test_only_snapshots_of_the_same_environment_are_restored() -> None:
         assert walk.step(1).step_index == 1
 
 
-def test_an_invalid_number_of_forks_is_refused() -> None:
+def test_a_number_of_forks_that_is_none_is_refused() -> None:
     with ew.make(CopyableWalk) as env:
         env.reset()
 
