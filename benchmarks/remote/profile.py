@@ -58,7 +58,7 @@ def run_server(path: str, port: str) -> None:
     """Serve the counter, and write the times to a file at the end."""
     import envweave as ew
     from envweave.server.dialects.uvicorn_fast_path import FastPathProtocol
-    from envweave.server.runtime.runners import StepJob
+    from envweave.server.runtime.threaded_runner import StepJob
 
     read: list[int] = []
     step: list[int] = []

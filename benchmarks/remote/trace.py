@@ -77,11 +77,11 @@ def serving() -> Iterator[str]:
     from envweave.server.listen import listen
     from envweave.server.options import ServerOptions
     from envweave.server.run import Serving
-    from envweave.server.runtime import runners
+    from envweave.server.runtime import threaded_runner
     from envweave.server.runtime.local import LocalRuntime
 
     # A step that is traced takes as long as one that hangs; it must not be treated like that.
-    event_loop.TICK_S = runners.SLICE_S = 10.0
+    event_loop.TICK_S = threaded_runner.SLICE_S = 10.0
     options = ServerOptions()
     state = AppState(lambda: LocalRuntime(EnvSpec("count", Count), {}, options), options)
     urls: list[str] = []

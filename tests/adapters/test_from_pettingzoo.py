@@ -175,7 +175,7 @@ def choices(numbers):
         [2, 0, 1, 0, 0, 0],
     ],
 )
-def test_in_turns_each_agent_earns_what_pettingzoo_pays(numbers):
+def test_in_turns_each_agent_earns_its_pettingzoo_reward(numbers):
     expected = play_theirs(Relay(), choices(numbers), seed=0)
 
     with ew.make(Relay()) as env:
@@ -261,7 +261,7 @@ def test_a_seed_gives_pettingzoos_own_observations():
     }
 
 
-def test_both_forms_of_one_environment_pay_the_same():
+def test_both_forms_of_one_environment_give_equal_rewards():
     numbers = [1, 2, 0, 2, 1, 0, 2]
     with ew.make(Auction()) as parallel, ew.make(parallel_to_aec(Auction())) as turns:
         at_once = play_ours(parallel, choices(numbers), seed=0)[0]

@@ -47,7 +47,7 @@ class Shows(gym.Env):
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("shown", SHOWN)
 def test_observations_of_any_space_are_reset_as_in_single_environments(shown, mode):
-    lengths, is_told_seeds = [2, 3, 1, 4], mode is not AutoresetMode.SAME_STEP
+    lengths, takes_seeds = [2, 3, 1, 4], mode is not AutoresetMode.SAME_STEP
     makers = [lambda one=one: Shows(SHOWN[shown], one) for one in lengths]
     turn = iter(makers)
     whole = ew.make_vector(SyncVectorEnv(makers, autoreset_mode=mode), autoreset=True)
@@ -60,10 +60,10 @@ def test_observations_of_any_space_are_reset_as_in_single_environments(shown, mo
         assert one.valid.all()
         assert not one.needs_reset.any()
         assert one.terminated.tolist() == other.terminated.tolist()
-        if is_told_seeds:
+        if takes_seeds:
             assert repr(one.current) == repr(other.current)
             assert repr(list(map(observed, one))) == repr(list(map(observed, other)))
-    if not is_told_seeds:  # the vector draws on by itself after the first episode of each
+    if not takes_seeds:  # the vector draws on by itself after the first episode of each
         assert repr(observed(steps[0][0][2])) == repr(observed(steps[0][1][2]))
 
 

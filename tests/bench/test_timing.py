@@ -54,7 +54,7 @@ def test_there_is_a_figure_for_each_turn():
 
 
 @pytest.mark.slow  # measures for a while
-def test_one_that_fails_is_out_and_the_others_go_on():
+def test_a_candidate_that_fails_is_dropped_and_the_others_continue():
     noting = Noting()
 
     found = contest(
@@ -66,7 +66,7 @@ def test_one_that_fails_is_out_and_the_others_go_on():
     assert len(found.rates["b"].samples) == 3
 
 
-def test_steps_that_were_no_good_do_not_count():
+def test_invalid_steps_do_not_count():
     def check():
         raise ValueError("not valid")
 

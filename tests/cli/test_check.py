@@ -99,7 +99,7 @@ def test_a_broken_promise_is_reported_with_what_was_observed(envweave, here):
     assert "FAILED: " in ran.text
 
 
-def test_a_broken_promise_stands_in_the_json(envweave, here):
+def test_a_broken_promise_is_in_the_json(envweave, here):
     (here / "forgetful_env.py").write_text(FORGETFUL)
 
     ran = envweave("check", "pkg://forgetful_env:ForgetfulEnv", "--json")

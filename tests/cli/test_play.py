@@ -152,7 +152,7 @@ def test_a_value_that_does_not_fit_is_asked_for_again(play):
     assert "'perhaps' is neither y nor n." in ran.text
 
 
-def test_text_of_several_lines_stands_between_marks(play):
+def test_text_of_several_lines_is_delimited_by_marks(play):
     ran = play("Stubborn", ["<<", "pretty", "please", ">>", "please"])
 
     assert "'pretty\\nplease' is not polite" in ran.text

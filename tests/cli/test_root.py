@@ -27,7 +27,7 @@ class FailsToClose(ew.Environment):
 """
 
 
-def test_the_command_alone_prints_its_help(envweave):
+def test_the_command_without_arguments_prints_its_help(envweave):
     ran = envweave()
 
     assert ran.code == 0

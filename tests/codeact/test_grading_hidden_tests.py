@@ -36,14 +36,14 @@ def sandbox() -> Iterator[None]:
         (["assert fib(10) == 55", {"call": "fib(2)", "expected": 1}], {}),
     ],
 )
-def test_a_program_that_passes_its_cases_is_paid(cases: Any, options: dict[str, Any]) -> None:
+def test_a_program_that_passes_its_cases_scores_one(cases: Any, options: dict[str, Any]) -> None:
     grade = graded(HiddenTests(cases, **options), program=FIB)
 
     assert (grade.score, grade.passed) == (1.0, True)
     assert set(grade.details["cases"]) == {"ok"}
 
 
-def test_all_mode_pays_nothing_for_some_and_stops_at_the_first_failure() -> None:
+def test_all_mode_scores_zero_and_stops_at_the_first_failure() -> None:
     cases = "assert fib(1) == 1\nassert fib(2) == 2\nassert fib(3) == 2"
 
     grade = graded(HiddenTests(cases), program=FIB)
@@ -52,7 +52,7 @@ def test_all_mode_pays_nothing_for_some_and_stops_at_the_first_failure() -> None
     assert grade.details == {"ok": 1, "total": 3, "cases": ["ok", "failed", "skipped"]}
 
 
-def test_share_mode_pays_for_the_cases_that_pass() -> None:
+def test_share_mode_scores_the_share_of_cases_that_pass() -> None:
     cases = "assert fib(1) == 1\nassert fib(2) == 2\nassert fib(3) == 2\nassert fib(4) == 3"
 
     grade = graded(HiddenTests(cases, score="share"), program=FIB)

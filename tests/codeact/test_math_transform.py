@@ -80,7 +80,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("code", RIGHT.values(), ids=RIGHT)
-def test_the_right_answer_is_paid_for(env: Any, code: str) -> None:
+def test_the_right_answer_is_rewarded(env: Any, code: str) -> None:
     env.transform = ew.MathProblemTransform(42)
     env.reset()
 
@@ -90,7 +90,7 @@ def test_the_right_answer_is_paid_for(env: Any, code: str) -> None:
 
 
 @pytest.mark.parametrize("code", WRONG.values(), ids=WRONG)
-def test_no_other_answer_is_paid_for(env: Any, code: str) -> None:
+def test_no_other_answer_is_rewarded(env: Any, code: str) -> None:
     env.transform = ew.MathProblemTransform(42, wrong=-0.5)
     env.reset()
 

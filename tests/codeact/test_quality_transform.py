@@ -89,7 +89,7 @@ def test_it_never_raises_and_its_reward_is_bounded(code: str, success: bool) -> 
     assert -0.2 <= shown.reward <= 0.1
 
 
-def test_the_table_in_the_docstring_is_what_it_pays() -> None:
+def test_the_table_in_the_docstring_is_what_it_gives() -> None:
     text = ew.CodeQualityTransform.__doc__ or ""
     rows = [line.split("|") for line in text.splitlines() if line.strip().startswith("| `")]
 

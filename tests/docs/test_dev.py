@@ -160,7 +160,7 @@ def test_a_setup_that_failed_is_not_taken_for_complete(checkout: Checkout) -> No
     assert (done.returncode, done.stdout) == (0, "hello\n")
 
 
-def test_a_setup_under_way_is_left_alone(checkout: Checkout) -> None:
+def test_a_running_setup_is_not_disturbed(checkout: Checkout) -> None:
     checkout.dev("setup")
     (checkout.path / ".venv/made-by-dev").write_text(f"busy {os.getpid()}\n")
 
@@ -171,7 +171,7 @@ def test_a_setup_under_way_is_left_alone(checkout: Checkout) -> None:
     assert checkout.installs == 1
 
 
-def test_a_moved_checkout_is_set_up_anew(checkout: Checkout, tmp_path: Path) -> None:
+def test_a_moved_checkout_is_set_up_again(checkout: Checkout, tmp_path: Path) -> None:
     checkout.dev("setup")
     mark = tmp_path / ".venv/made-by-dev"
     mark.write_text(mark.read_text().replace(str(tmp_path), "/elsewhere"))
@@ -220,7 +220,7 @@ def test_an_unknown_job_is_answered_with_the_known_ones(checkout: Checkout) -> N
     assert checkout.installs == 0
 
 
-def test_alone_it_prints_help(checkout: Checkout) -> None:
+def test_without_arguments_it_prints_help(checkout: Checkout) -> None:
     done = checkout.dev()
 
     assert done.returncode == 0

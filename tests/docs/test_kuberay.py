@@ -121,7 +121,7 @@ def test_its_pods_have_the_fields_of_kubernetes(manifest: Any) -> None:
         assert len(template["spec"]["containers"]) == 1
 
 
-def test_its_command_is_one_of_ours(
+def test_its_command_is_an_envweave_command(
     manifest: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program, flag, module, *options = shlex.split(manifest["spec"]["entrypoint"])

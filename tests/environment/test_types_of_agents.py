@@ -167,7 +167,7 @@ class _TakesOneForAll(_Two):
         (_One, 3, r"_One\.action_spec must be a type or a Spec.*got 3"),
         (_One, "Say", r"_One\.action_spec must be a type"),
         (_One, {"a": SayWord, "b": Dig}, r"but the environment has one agent"),
-        (_TakesOneForAll, None, r"takes SayWord by its hint; .* dict\[str, SayWord\]"),
+        (_TakesOneForAll, None, r"type hint of .* is SayWord\. .* dict\[str, SayWord\]"),
     ],
 )
 def test_invalid_types_are_refused_by_name(env_class: Any, given: Any, words: str) -> None:

@@ -37,7 +37,7 @@ def rewards_and_features(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return np.array(rewards).T, np.array(features)
 
 
-def test_it_is_known_by_its_id_and_pays_for_recall_and_rank() -> None:
+def test_it_is_registered_and_rewards_recall_and_rank() -> None:
     with ew.make("search-v0", num_docs=50, num_queries=3, seed=4) as env:
         began = env.reset(seed=1)
         results = [env.step(action) for action in (1, 2, 3)]

@@ -162,7 +162,7 @@ def test_a_client_that_vanishes_in_mid_step_frees_its_session_after_the_step(
     assert first["observation"] == {"steps": 0}
 
 
-def test_no_environment_is_left_when_their_clients_are_gone(peer: Any) -> None:
+def test_no_environment_is_left_when_openenv_clients_are_gone(peer: Any) -> None:
     before = FailsOrWaits.open
 
     with served(FailsOrWaits) as url:

@@ -16,7 +16,7 @@ from envweave.errors import ActionError, EnvironmentLostError, ResetNeededError
 pytestmark = pytest.mark.slow  # starts servers and clients of OpenEnv
 
 
-def test_their_echo_environment_plays_like_one_of_ours(server: Any) -> None:
+def test_openenvs_echo_environment_can_be_played(server: Any) -> None:
     with ew.make(server.echo) as env:
         first = env.reset(seed=3)
         result = env.step({"message": "Hello"})

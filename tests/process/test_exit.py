@@ -198,7 +198,7 @@ def test_workers_and_their_children_end_with_their_parent(
 
 def await_end(pid: int) -> None:
     """Wait until a process that is no child of ours has ended."""
-    patience = threading.Event()
+    pause = threading.Event()
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         try:
@@ -206,7 +206,7 @@ def await_end(pid: int) -> None:
                 return
         except OSError:
             return
-        patience.wait(0.05)
+        pause.wait(0.05)
     raise AssertionError(f"process {pid} is still there")
 
 

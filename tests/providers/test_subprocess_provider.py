@@ -116,7 +116,7 @@ def test_a_missing_folder_for_the_socket_is_reported_with_advice(
         ew.make("counter-v0", backend="http")
 
 
-def test_an_id_of_this_process_alone_is_refused() -> None:
+def test_an_id_registered_in_this_process_only_is_refused() -> None:
     with pytest.raises(DefinitionError, match="registered in this process only"):
         ew.SubprocessProvider().start_container("local://mine-v0")
 

@@ -172,7 +172,7 @@ def test_a_definition_that_nodes_cannot_import_is_sent_with_a_warning(
         ({"envs_per_worker": 0}, "envs_per_worker must be 'auto' or an integer >= 1"),
         ({"envs_per_worker": 2, "workers": 2}, "both say how many workers"),
         ({"mode": "threads"}, "Leave it out, or leave out backend='ray'"),
-        ({"address": "10.9.8.7:6379"}, "Ray takes one per process"),
+        ({"address": "10.9.8.7:6379"}, "Ray allows one per process"),
     ],
 )
 def test_a_wrong_option_is_refused(options: dict[str, Any], message: str) -> None:

@@ -157,7 +157,7 @@ def test_a_file_that_cannot_be_written_is_an_error(recording: ew.Recording, tmp_
 
 
 @pytest.mark.parametrize("name", EXPORTS)
-def test_text_that_is_no_unicode_is_exported(name: str, tmp_path: Path) -> None:
+def test_text_that_is_not_unicode_is_exported(name: str, tmp_path: Path) -> None:
     if name == "parquet":
         pytest.importorskip("pyarrow")
     with ew.make("echo-v0", record=tmp_path / "run") as env:

@@ -61,7 +61,7 @@ def test_a_backend_chooses_between_a_factory_and_a_server(registry, url) -> None
     assert not ends_at_once(backend="http")
 
 
-def test_a_url_of_the_caller_comes_first(registry, url) -> None:
+def test_a_url_from_the_caller_takes_precedence(registry, url) -> None:
     ew.register("mine-v0", base_url="http://127.0.0.1:1", registry=registry)
 
     with ew.make("mine-v0", base_url=url, registry=registry) as env:

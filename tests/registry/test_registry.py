@@ -53,7 +53,7 @@ def test_register_returns_the_spec_and_copies_the_keywords(registry):
         made.id = "other"
 
 
-def test_keywords_of_make_come_on_top_of_those_registered(registry):
+def test_keywords_of_make_are_added_to_those_registered(registry):
     ew.register("mine-v0", CounterEnv, kwargs={"done_at": 5}, registry=registry)
 
     with ew.make("mine-v0", done_at=1, registry=registry) as env:
@@ -81,7 +81,7 @@ def test_a_taken_id_is_refused_unless_it_is_to_be_replaced(registry):
     assert ew.spec("mine-v0", registry=registry).factory is dict
 
 
-def test_a_local_environment_comes_before_an_announced_one_of_the_same_name(registry):
+def test_a_local_environment_takes_precedence_over_an_announced_one_of_the_same_name(registry):
     ew.register("counter-v0", CounterEnv, kwargs={"done_at": 1}, registry=registry)
 
     found = ew.spec("counter-v0", registry=registry)
@@ -317,7 +317,7 @@ def test_a_constructor_that_raises_shows_its_cause():
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_an_error_of_ours_in_a_constructor_passes_as_it_is():
+def test_an_envweave_error_in_a_constructor_is_raised_unchanged():
     def factory() -> ew.Environment:
         raise ew.errors.MissingExtraError.for_extra("It needs Gymnasium.", "gym")
 

@@ -93,7 +93,7 @@ PIECES = [
 
 
 def outcome(compile_parts: Any, code: str) -> Any:
-    """Return everything that can be told about the compiled parts, or about the error."""
+    """Return everything that is known about the compiled parts, or about the error."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:

@@ -84,7 +84,7 @@ WEIRD_VALUES = {
     "repr raises": "class A:\n    def __repr__(self): 1 / 0\nA()",
     "repr raises itself": "class E(BaseException):\n    def __repr__(self): raise self\nE()",
     "repr recurses": "class A:\n    def __repr__(self): return repr(self)\nA()",
-    "repr is no text": "class A:\n    def __repr__(self): return 3\nA()",
+    "repr is not text": "class A:\n    def __repr__(self): return 3\nA()",
     "repr exits": "class A:\n    def __repr__(self): raise SystemExit\nA()",
     "repr prints": "class A:\n    def __repr__(self): print('aside'); return 'A'\nA()",
     "repr is long": "class A:\n    def __repr__(self): return 'x' * 100_000_000\nA()",
@@ -113,7 +113,7 @@ def test_a_value_whose_repr_misbehaves_does_no_harm(child: Child, what):
 
 WEIRD_ERRORS = {
     "str raises itself": "class E(BaseException):\n    def __str__(self): raise self\nraise E",
-    "str is no text": "class E(Exception):\n    def __str__(self): return 3\nraise E",
+    "str is not text": "class E(Exception):\n    def __str__(self): return 3\nraise E",
     "str is long": "class E(Exception):\n    def __str__(self): return 'x' * 100_000_000\nraise E",
     "the class has no name": (
         "class M(type):\n    __name__ = property(lambda self: 1 / 0)\n"
@@ -125,7 +125,7 @@ WEIRD_ERRORS = {
         "    __cause__ = __notes__ = property(lambda self: 1 / 0)\n"
         "raise E('x')"
     ),
-    "notes are no texts": "e = ValueError('x')\ne.__notes__ = [3, object()]\nraise e",
+    "notes are not text": "e = ValueError('x')\ne.__notes__ = [3, object()]\nraise e",
     "causes in a ring": (
         "a, b = ValueError('a'), ValueError('b')\na.__cause__ = b\nb.__cause__ = a\nraise a"
     ),

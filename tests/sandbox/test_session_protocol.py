@@ -146,9 +146,9 @@ def test_texts_over_the_limit_are_truncated_by_the_host(clock):
     result = protocol.receive(encode(message))
 
     printed = [result.stdout, result.stderr]
-    told_of = [result.return_repr, result.exception_type, result.exception_message]
+    shown = [result.return_repr, result.exception_type, result.exception_message]
     assert all(256 <= len(text.encode()) <= 256 + 512 for text in printed)
-    assert all(0 < len(text.encode()) <= 1 << 16 for text in [*told_of, result.traceback])
+    assert all(0 < len(text.encode()) <= 1 << 16 for text in [*shown, result.traceback])
     assert result.limits_hit == ("output",)
 
 

@@ -49,9 +49,9 @@ def bound(hint: Any, value: Any) -> Any:
 def test_a_tool_is_shown_to_code_with_its_signature_and_docstring():
     tools = SandboxTools({"lookup": lookup})
 
-    faces = tools.signatures()
+    signatures = tools.signatures()
 
-    assert faces == [
+    assert signatures == [
         ToolSignature(
             "lookup",
             "(query: str, limit: int = 10, *, exact: bool = False) -> list[str]",

@@ -147,7 +147,7 @@ def test_a_step_that_hangs_costs_its_own_thread_only(how: str) -> None:
         assert stuck.step(Do()).observation.count == 2
 
 
-def test_metrics_say_what_was_left_behind() -> None:
+def test_metrics_count_what_was_left_behind() -> None:
     with serving() as (url, _), ew.make(url) as env:
         env.reset()
         thread, _out = in_thread(lambda: env.step(Do("hang")))
@@ -162,7 +162,7 @@ def test_metrics_say_what_was_left_behind() -> None:
     assert "envweave_loop_delay_seconds_total 0.0\n" not in shown
 
 
-def test_an_environment_stays_in_the_thread_that_it_holds_up() -> None:
+def test_an_environment_stays_in_the_thread_that_it_blocks() -> None:
     with serving() as (url, _), ew.make(url) as env:
         made_in = env.reset().observation.thread
         thread, out = in_thread(lambda: env.step(Do("hang")))

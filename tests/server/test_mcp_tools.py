@@ -127,14 +127,14 @@ def test_a_whole_episode_is_played_by_tool_calls(line: str, mode: str) -> None:
                 assert await play("close") == {"closed": True}
             return result_content
 
-    *episode_told, state, late = asyncio.run(episode())
+    *episode_results, state, late = asyncio.run(episode())
 
     with ew.make("lineworld-v0") as env:
         expected = [env.reset(seed=3)]
         while not expected[-1].done:
             expected.append(env.step({"move": expected[0].observation.goal}))
-    assert [one["reward"] for one in episode_told] == [one.reward for one in expected]
-    last = episode_told[-1]
+    assert [one["reward"] for one in episode_results] == [one.reward for one in expected]
+    last = episode_results[-1]
     assert (last["terminated"], last["truncated"], last["done"]) == (True, False, True)
     assert last["info"] == {"metrics": {"success": 1.0}}
     assert last["observation"]["position"] == expected[-1].observation.position

@@ -119,7 +119,7 @@ def test_statistics_of_several_agents_are_kept_apart() -> None:
     assert last.info["episode"]["return"] == {"a": 1.0, "b": 2.0}
 
 
-def test_wrappers_stand_around_coroutines_too() -> None:
+def test_wrappers_wrap_coroutines_too() -> None:
     wrapped = ew.EpisodeStatistics(ew.TimeLimit(AsyncScriptedEnvironment(), max_steps=2))
     with ew.make(wrapped) as env:
         env.reset()

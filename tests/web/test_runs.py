@@ -154,7 +154,7 @@ def test_what_envweave_records_is_shown(client: TestClient, tmp_path: Path) -> N
         ([1, float("nan")], "[1, nan]"),
     ],
 )
-def test_an_action_is_told_in_a_few_words(
+def test_an_action_is_summarized_in_a_few_words(
     client: TestClient, tmp_path: Path, action: Any, words: str
 ) -> None:
     with ew.make(TakesAnything(), record=tmp_path / "one") as env:

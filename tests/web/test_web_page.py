@@ -20,7 +20,7 @@ def policy_of(response: Any) -> dict[str, str]:
     return {name: value for name, _, value in (one.partition(" ") for one in parts)}
 
 
-def test_the_page_loads_its_files_from_its_own_server_alone() -> None:
+def test_the_page_loads_files_from_its_own_server_only() -> None:
     with client_of("counter-v0") as client:
         moved = client.get("/web", follow_redirects=False)
         page = client.get("/web/")

@@ -192,7 +192,7 @@ def test_hostile_text_stays_text(browser: Any) -> None:
     assert title == "served · envweave"
 
 
-def test_a_failure_of_the_environment_is_said_with_its_owner(browser: Any) -> None:
+def test_a_failure_of_the_environment_is_shown_with_its_cause(browser: Any) -> None:
     with served_by_us(Failing) as (url, _), open_page(browser) as page:
         play(page, url)
         page.on("console", lambda _: None)

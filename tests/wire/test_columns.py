@@ -55,7 +55,7 @@ ALIKE: list[list[Any]] = [
     [seen(i, cells=np.array(["a", "bc"])) for i in range(3)],
     [seen(i, inner=Inner(i), cells=[1, "x", None]) for i in range(3)],
     [seen(i, cells=float("nan")) for i in range(3)],
-    [seen(i, metadata={"told": i} if i else {}) for i in range(3)],
+    [seen(i, metadata={"note": i} if i else {}) for i in range(3)],
     [Bare(i, str(i)) for i in range(3)],
     [np.arange(4, dtype=np.uint8) + i for i in range(3)],
 ]

@@ -328,7 +328,7 @@ def test_an_array_may_be_written_in_lists():
     assert equal(arrived, np.array([[1, 2], [3, np.nan]], np.float32))
 
 
-def test_marks_that_are_not_ours_are_left_alone():
+def test_unknown_marks_are_left_unchanged():
     assert JSON.decode('{"$ref": "#/$defs/a", "b": {"$float": "inf"}}') == {
         "$ref": "#/$defs/a",
         "b": float("inf"),

@@ -45,7 +45,7 @@ def test_an_error_in_the_table_comes_back_as_itself(encoding: Encoding, kind):
 
 
 @pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
-def test_every_error_of_ours_comes_back_as_itself_or_its_nearest_parent(cls: type[EnvWeaveError]):
+def test_every_envweave_error_comes_back_as_itself_or_its_nearest_parent(cls: type[EnvWeaveError]):
     arrived = error_of(fault_of(cls("in words")))
 
     nearest = next((one for one in cls.__mro__ if one in ROWS), ServerError)

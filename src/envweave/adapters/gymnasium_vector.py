@@ -275,7 +275,7 @@ class ResetPlan:
 logger = logging.getLogger(__name__)
 
 _NOTHING: Mapping[int, Any] = {}
-_NO_WISHES: Mapping[str, Any] = {"seed": None, "task": None, "options": None}
+_NO_OPTIONS: Mapping[str, Any] = {"seed": None, "task": None, "options": None}
 
 
 class _StepColumns(NamedTuple):
@@ -621,7 +621,7 @@ class GymnasiumBatch:
                 raise OptionError(
                     f"{self._name} resets all its environments at once. Call reset() without ids."
                 )
-            starts = self._restart(dict.fromkeys(due, _NO_WISHES))
+            starts = self._restart(dict.fromkeys(due, _NO_OPTIONS))
         except Exception as error:
             logger.warning("the autoreset of %s failed", self._name, exc_info=error)
             for i in due:

@@ -222,7 +222,8 @@ class RunningGame:
             raise ResetNeededError("There is no episode to take a snapshot of. Call reset() first.")
         if self.is_sampled:
             raise ForkError(
-                f"'openspiel://{self.name}' draws its chances inside, so its state cannot be kept."
+                f"'openspiel://{self.name}' samples its chance events internally, so its state "
+                "cannot be saved."
             )
         return {
             "game": str(self.game),

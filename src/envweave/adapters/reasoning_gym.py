@@ -239,7 +239,7 @@ class Questions:
             try:
                 return float(dataset.score(answer, entry)), None
             except Exception as error:
-                # Some scorers raise for text that is no answer at all. If the scorer works for
+                # Some scorers raise for text that is not an answer at all. If the scorer works for
                 # the right answer, the text is at fault.
                 if entry["answer"] is not None:
                     dataset.score(entry["answer"], entry)

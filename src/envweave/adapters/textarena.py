@@ -134,15 +134,17 @@ class TextGame:
         return TextView(shown if isinstance(shown, str) else self._render(shown))
 
     def outcome_of(self, player: int) -> dict[str, Any]:
-        """Return what TextArena tells of a player at the end."""
-        told = self.outcome.get(player) or {}
+        """Return what TextArena reports about a player at the end."""
+        reported = self.outcome.get(player) or {}
         metrics = {
-            name: float(told[name]) for name in ("invalid_move", "turn_count") if name in told
+            name: float(reported[name])
+            for name in ("invalid_move", "turn_count")
+            if name in reported
         }
         found: dict[str, Any] = {"metrics": metrics}
         for name in ("reason", "role"):
-            if told.get(name) is not None:
-                found[name] = str(told[name])
+            if reported.get(name) is not None:
+                found[name] = str(reported[name])
         return found
 
     @property

@@ -239,7 +239,7 @@ class CodeActEnvironment(Environment):
         """Return the running episode: variables, files, random state, tools' state and answers.
 
         It is a live copy of the session, which stays in this process, waits without running, and
-        ends when nobody holds the snapshot.
+        ends when nothing refers to the snapshot any more.
 
         Raises:
             ForkError: A step is under way; the executor cannot copy the session (see

@@ -15,6 +15,14 @@ from typing import Any, final
 import msgspec
 import numpy as np
 
+from envweave.codec.annotations import (
+    DICTS,
+    LISTS,
+    NO_LIMITS,
+    SETS,
+    AnnotatedLimits,
+    is_number,
+)
 from envweave.codec.containers import (
     DataclassSpec,
     DictSpec,
@@ -25,18 +33,7 @@ from envweave.codec.containers import (
 )
 from envweave.codec.pydantic_models import PydanticSpec, is_model, model_hints
 from envweave.codec.records import StructSpec, definition
-from envweave.codec.scalars import (
-    DICTS,
-    LISTS,
-    NO_LIMITS,
-    SETS,
-    AnnotatedLimits,
-    BoolSpec,
-    EnumSpec,
-    InstanceSpec,
-    StrSpec,
-    is_number,
-)
+from envweave.codec.scalars import BoolSpec, EnumSpec, InstanceSpec, StrSpec
 from envweave.codec.spec import AnySpec, Mismatch, Spec
 from envweave.errors import DefinitionError
 

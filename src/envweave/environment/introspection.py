@@ -131,8 +131,8 @@ def _hinted(
     is_class = isinstance(action, type) and action not in (Any, object)
     if is_class and not is_typed_dict(action) and not issubclass(action, Mapping):
         raise DefinitionError(
-            f"{step.__qualname__} takes {action.__name__} by its hint; with several agents it "
-            f"takes a dict by agent id, dict[str, {action.__name__}], or a TypedDict with a key "
+            f"The type hint of {step.__qualname__} is {action.__name__}. With several agents it "
+            f"must be a dict by agent id, dict[str, {action.__name__}], or a TypedDict with a key "
             "for each agent."
         )
     given, shown = item_hint(action), item_hint(observed_hint(returned))

@@ -111,7 +111,12 @@ def main(argv: list[str] | None = None, *, prog: str | None = None) -> int:
     add("--data", metavar="DIR",
         help="folder with train.jsonl and test.jsonl, where the environments run")  # fmt: skip
     parser.add_argument("--download", action="store_true", help="download GSM8K into the cache")
-    add("--max-examples", type=positive_int, metavar="N", help="most questions of each split")
+    add(
+        "--max-examples",
+        type=positive_int,
+        metavar="N",
+        help="maximum number of questions of each split",
+    )
     add("--base-model", metavar="NAME", help="the model at Tinker")
     add("--rank", type=positive_int, metavar="N", help="rank of the LoRA weights")
     add("--learning-rate", "--lr", type=positive_float, metavar="X", help="learning rate of Adam")

@@ -84,7 +84,7 @@ class TrafficLightTinkerConfig(TrainingConfig):
 
     @property
     def is_fake(self) -> bool:
-        """Whether the model is that of a test service, which is no language model."""
+        """Whether the model is that of a test service, not a language model."""
         return self.base_model.startswith("fake/")
 
 

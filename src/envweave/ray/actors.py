@@ -276,7 +276,7 @@ class SessionActor(_WorkerActor):
         return info
 
     async def call(self, message: list[Any]) -> list[Any] | None:
-        """Carry out a call; return the reply, which a canceled call has not."""
+        """Carry out a call; return the reply, which a cancelled call has not."""
         replies: list[list[Any]] = []
         task = self._host.handle(message, replies.append)
         if task is not None:

@@ -316,7 +316,7 @@ def _refuse_another(address: str | None) -> None:
         return
     raise OptionError(
         f"address={address!r}, but this process is connected to the Ray cluster at {found!r} "
-        "already, and Ray takes one per process. Leave address out, or call ray.shutdown()."
+        "already, and Ray allows one per process. Leave address out, or call ray.shutdown()."
     )
 
 

@@ -141,7 +141,7 @@ class ActorConnection:
             self._worker.submit(message)
 
     def deliver(self, reply: list[Any] | None) -> None:
-        """Take a reply, in a thread of Ray's; a canceled call has none."""
+        """Take a reply, in a thread of Ray's; a cancelled call has none."""
         if reply is not None:
             self._received.append(reply)
             self.notify()

@@ -252,4 +252,4 @@ def _spec(hint: Any) -> Spec | None:
 
 def _reason(error: TypeError) -> str:
     text = str(error)
-    return text if text.startswith(("missing", "got", "too")) else f"was called wrongly: {text}"
+    return text if text.startswith(("missing", "got", "too")) else f"was called incorrectly: {text}"

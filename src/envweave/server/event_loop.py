@@ -15,7 +15,7 @@ The thread that has picked the token up runs the loop; `list.pop` decides. So a 
 costs its thread, and delays others by two ticks at most. Calls that wait for the loop's thread
 share it with everything else on the loop: after `TURN_S` of them there is another turn.
 
-The loop also moves when it is told to (`leave_thread`): away from environments that are slow, and
+The loop also moves on request (`leave_thread`): away from environments that are slow, and
 to the thread of environments that have become quick.
 """
 

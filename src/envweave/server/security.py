@@ -64,7 +64,9 @@ def _refused(status: int, message: str, **headers: str) -> Refused:
 
 def not_served(dialect: str) -> Refused:
     """Return the refusal of a dialect that an operator did not choose."""
-    return _refused(404, f"This server does not serve {dialect!r}. An operator can, by --dialects.")
+    return _refused(
+        404, f"This server does not serve {dialect!r}. An operator can enable it with --dialects."
+    )
 
 
 @final

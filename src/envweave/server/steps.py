@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from envweave.server.runtime.runners import Deliver, StepJob, ThreadedRunner
+from envweave.server.runtime.threaded_runner import Deliver, StepJob, ThreadedRunner
 from envweave.server.sessions import ServedSession, SessionTable
 from envweave.types import StepResult
 from envweave.wire.columns import columns_of

@@ -217,7 +217,7 @@ def _writer(spec: Spec, write: Callable[[str], str]) -> Callable[[int], Choose]:
         field = text_field(own)
         if field is None:
             return plainest(own, need.action_mask)
-        # Cut, since an environment that repeats what it is told would make it ever longer.
+        # Cut, since an environment that repeats its input would make it ever longer.
         text = write(prompt_of(need.observation)[:_MAX_PROMPT])
         if field == "":
             return text

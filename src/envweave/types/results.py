@@ -135,7 +135,9 @@ class StepResult(Generic[ObsT]):
             done = _read_done(done)
             if isinstance(done, dict):
                 if not is_plain:
-                    raise SpecError("done by agent contradicts terminated or truncated. Leave one.")
+                    raise SpecError(
+                        "done by agent contradicts terminated or truncated. Pass one of them."
+                    )
                 # Like a single bool, it means terminated; `"__all__"` covers every agent.
                 terminated, truncated = done, dict.fromkeys(done, False)
                 is_plain, done = False, None

@@ -38,8 +38,8 @@ without a session are answered anew each time.
 | `close` | | null |
 
 The server keeps what a snapshot holds; its token is all that a client gets. Any session of the
-server may be restored from it, also after the session that it was taken of is closed. `open` is
-told the token if the session is to be restored at once, so that it begins where the snapshot is.
+server may be restored from it, also after the session that it was taken of is closed. `open` takes
+the token if the session is to be restored at once, so that it begins where the snapshot is.
 """
 
 from __future__ import annotations

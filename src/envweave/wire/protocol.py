@@ -159,8 +159,9 @@ class Exchange:
             raise EncodeError(str(error)) from error
         if 0 < self.limit_bytes < len(data):
             raise EncodeError(
-                f"the message has {len(data)} bytes, and the server takes {self.limit_bytes} at "
-                "most. Send less, or start the server with a larger max_message_bytes"
+                f"the message has {len(data)} bytes, and the server accepts at most "
+                f"{self.limit_bytes}. Send less, or start the server with a larger "
+                "max_message_bytes"
             )
         if self._batch is not None:
             self._split_batch()

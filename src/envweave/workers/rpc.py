@@ -78,7 +78,7 @@ class Sessions(Protocol):
         """Carry out a call that has no reply."""
 
     def abandon(self, session: int) -> None:
-        """Called when a call was to be canceled that had already returned."""
+        """Called when a call was to be cancelled that had already returned."""
 
 
 @final
@@ -108,7 +108,7 @@ class SessionHost:
     def handle(
         self, message: list[Any], send: Callable[[list[Any]], None]
     ) -> asyncio.Task[None] | None:
-        """Start a call; `send` is called with the reply, unless it is canceled before."""
+        """Start a call; `send` is called with the reply, unless it is cancelled before."""
         number, method, session, packed, timeout_s = message
         if method == PING:
             send([number])
@@ -218,7 +218,7 @@ class PendingCall(NamedTuple):
         number: Its number.
         session: The session that it calls.
         future: Gets the reply.
-        on_reply: Called with the reply, also if the caller was canceled.
+        on_reply: Called with the reply, also if the caller was cancelled.
         due_s: When the reply is due; `None` if the call may take any time.
     """
 

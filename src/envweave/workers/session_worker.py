@@ -222,7 +222,7 @@ class DriverSessions:
         """Do nothing: every call of a driver has a reply."""
 
     def abandon(self, session: int) -> None:
-        """The call that could not be canceled counts as never answered."""
+        """The call that could not be cancelled counts as never answered."""
         self._drivers[session].session.abandon()
 
     async def close(self) -> None:

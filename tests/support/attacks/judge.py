@@ -141,7 +141,7 @@ def _sibling_ok(evidence: Evidence) -> str | None:
     if seen is None:
         return "the neighbouring session was not checked"
     if seen.raised is not None or not seen.success:
-        return f"the neighbour fails: {_told(seen)}"
+        return f"the neighbour fails: {_describe(seen)}"
     if seen.value != evidence.sibling_expected:
         return f"the neighbour has {seen.value!r} instead of {evidence.sibling_expected!r}"
     return None
@@ -175,7 +175,7 @@ def _session_ok(evidence: Evidence) -> str | None:
     if seen is None:
         return "the session was not tried afterwards"
     if seen.raised is not None or not seen.success or seen.value != 42:
-        return f"the session is not usable: {_told(seen)}"
+        return f"the session is not usable: {_describe(seen)}"
     return None
 
 
@@ -186,7 +186,7 @@ def _status_not_ok(evidence: Evidence) -> str | None:
 def _error_reported(evidence: Evidence) -> str | None:
     last = evidence.steps[-1]
     if last.success or not last.exception_type:
-        return f"no error is reported: {_told(last)}"
+        return f"no error is reported: {_describe(last)}"
     return None
 
 
@@ -203,7 +203,7 @@ def _fresh_session_clean(evidence: Evidence) -> str | None:
     if seen is None or evidence.fresh_expected is None:
         return "no fresh session was checked"
     if seen.raised is not None or not seen.success:
-        return f"a fresh session fails: {_told(seen)}"
+        return f"a fresh session fails: {_describe(seen)}"
     value, stdout = evidence.fresh_expected
     if seen.value != value or seen.texts.get("stdout") != stdout:
         return f"a fresh session shows {seen.value!r} and prints {seen.texts.get('stdout')!r}"
@@ -215,7 +215,7 @@ def _second_step_real(evidence: Evidence) -> str | None:
     if len(evidence.steps) < 2 or evidence.nonce is None:
         return "there was no second step to forge"
     if last.success and evidence.nonce not in last.texts.get("stdout", ""):
-        return f"the answer to the last step was made up before it: {_told(last)}"
+        return f"the answer to the last step was made up before it: {_describe(last)}"
     return None
 
 
@@ -237,7 +237,7 @@ def _grades(value: Any, answer: int) -> bool:
     return False
 
 
-def _told(seen: Seen) -> str:
+def _describe(seen: Seen) -> str:
     if seen.raised is not None:
         return seen.raised
     printed = {name: text[:200] for name, text in seen.texts.items() if text}

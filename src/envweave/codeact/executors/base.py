@@ -57,7 +57,8 @@ class Executor(ABC):
     async def snapshot(self) -> Any:
         """Return a copy of the running episode, for `restore`.
 
-        It is live, so it stays in this process. What it holds is freed when nobody holds it.
+        It is live, so it stays in this process. What it holds is freed when nothing refers to it
+        any more.
 
         Raises:
             ForkError: The episode cannot be copied, as most executors can copy none.

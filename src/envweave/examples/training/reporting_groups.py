@@ -79,7 +79,7 @@ class ReportingDatasetBuilder(RLDatasetBuilder):
     Attributes:
         builder: Builds the dataset itself.
         reward_sign: −1 flips the rewards that the learner gets.
-        report: Is told of each group.
+        report: Called with each group.
     """
 
     builder: TinkerDatasetBuilder

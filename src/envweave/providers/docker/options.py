@@ -96,7 +96,7 @@ class DockerOptions:
         variables(self.env_vars)
         for source, target in self.volumes.items():
             inside = str(target).removesuffix(":rw")
-            if not os.path.isabs(source) or not os.path.isabs(inside) or ":" in source + inside:  # noqa: PTH117 - the target is no path of this machine
+            if not os.path.isabs(source) or not os.path.isabs(inside) or ":" in source + inside:  # noqa: PTH117 - the target is not a path of this machine
                 raise OptionError(
                     f"volumes must map absolute paths, got {{{source!r}: {target!r}}}. Use "
                     "{'/on/this/machine': '/in/the/container'}, with ':rw' appended to write."

@@ -307,7 +307,7 @@ class Cluster:
             )
         if status == 409:
             return TakenError(why)
-        if status >= 500 or status == 429:  # a rate limit is no fault of the call
+        if status >= 500 or status == 429:  # a rate limit is not the call's fault
             return ClusterError(f"The API server at {self.url} failed with status {status}: {why}")
         return ClusterRefusedError(why)
 

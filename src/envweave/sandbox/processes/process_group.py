@@ -135,7 +135,7 @@ def signal_each(pids: Callable[[], Iterable[int]], number: int) -> None:
 
 
 def exit_status(pidfd: int) -> int | None:
-    """Return the `waitpid` status of a process that is gone, whoever reaped it.
+    """Return the `waitpid` status of a process that is gone, even if another process reaped it.
 
     `None` if it lives, or if the kernel is older than Linux 6.15.
     """

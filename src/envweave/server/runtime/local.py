@@ -27,8 +27,9 @@ from envweave.registry import EnvSpec
 from envweave.server.env_factory import CLOSE_S, SessionMaker, driver_of
 from envweave.server.options import ServerOptions
 from envweave.server.runtime.base import Health, SessionOptions, SessionRuntime
-from envweave.server.runtime.runners import LoopRunner, ThreadedRunner, belongs_on_loop
+from envweave.server.runtime.loop_runner import LoopRunner, belongs_on_loop
 from envweave.server.runtime.thread_pool import PinnedThreadPool
+from envweave.server.runtime.threaded_runner import ThreadedRunner
 from envweave.server.runtime.worker_thread import (
     CallTimeoutError,
     PoolClosedError,

@@ -16,7 +16,8 @@ from envweave.errors import EnvWeaveError
 from envweave.server.event_loop import ServerEventLoop
 from envweave.server.runtime.base import SessionOptions
 from envweave.server.runtime.local import LocalRuntime
-from envweave.server.runtime.runners import LoopRunner, ThreadedRunner
+from envweave.server.runtime.loop_runner import LoopRunner
+from envweave.server.runtime.threaded_runner import ThreadedRunner
 from envweave.session import Position
 from envweave.wire.description import Description
 from envweave.wire.encoding import MSGPACK
