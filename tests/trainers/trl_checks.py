@@ -176,7 +176,7 @@ def test_a_task_named_by_a_prompt_is_played(tmp_path):
 
 
 def test_unknown_options_of_the_chat_are_refused():
-    with pytest.raises(ew.errors.OptionError, match="'sytem' is no option"):
+    with pytest.raises(ew.errors.OptionError, match="'sytem' is not an option"):
         TRLRollouts(Mortal, size=1, chat={"sytem": "x"})
 
 
