@@ -125,6 +125,7 @@ REPLY = json.dumps(completion({"content": "3"})).encode()
 CUT = b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n" + REPLY[:20]
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(REPLY) + REPLY
 TEXT = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>"
+DEEP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2000\r\n\r\n" + b"[" * 2000
 
 
 def raw_server(answers):
@@ -145,7 +146,12 @@ def raw_server(answers):
 
 @pytest.mark.parametrize(
     ("answers", "says"),
-    [([CUT], "cannot be reached"), ([b""], "cannot be reached"), ([TEXT], "not a chat completion")],
+    [
+        ([CUT], "cannot be reached"),
+        ([b""], "cannot be reached"),
+        ([TEXT], "not a chat completion"),
+        ([DEEP], r"answered 400: \[\["),
+    ],
 )
 def test_a_connection_that_is_cut_or_speaks_no_json_is_named(answers, says):
     listener, thread, url = raw_server(answers)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from environments.replies import Recorder, Say, Seen
+from servers import served
 
 import envweave as ew
 from envweave.agents import Truncate
@@ -90,6 +91,18 @@ def test_fields_are_described_by_the_docstring_of_the_action():
         "maximum": 9,
         "description": "The guess.",
     }
+
+
+def test_a_served_environment_offers_the_same_tools():
+    with (
+        ew.chat(Recorder("guess"), use_tools=True) as here,
+        served(Recorder("guess")) as url,
+        ew.chat(url, use_tools=True) as there,
+    ):
+        here.reset()
+        there.reset()
+
+        assert there.tools() == here.tools()
 
 
 def test_the_answer_to_a_tool_call_is_a_message_of_that_tool():

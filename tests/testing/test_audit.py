@@ -174,3 +174,14 @@ def test_an_environment_on_a_server_keeps_solutions_and_private_parts_to_itself(
     found = {one.check: one.status for one in report.verdicts}
     assert (found["solvable"], found["private data"]) == ("unknown", "unknown")
     assert found["failures"] == "ok"
+
+
+def test_an_exploit_within_the_noise_is_shown_with_what_chance_earns():
+    report = audit_environment("codefix-v0", options=AuditOptions(episodes=16))
+
+    (found,) = [one for one in report.verdicts if one.check == "exploits"]
+    assert (found.status, found.detail) == (
+        "ok",
+        "The best of 4, \"always '-'\", earns -0.25; chance earns -0.375, and so few episodes may "
+        "differ by that much.",
+    )

@@ -1,7 +1,8 @@
-"""Run by test_trl.py, where TRL is installed."""
+"""Run by test_trainers.py, where TRL is installed."""
 
 import inspect
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import datasets
@@ -297,6 +298,19 @@ def test_a_call_that_is_no_action_is_an_error_for_the_model():
 def test_several_agents_are_refused():
     with pytest.raises(ew.errors.DefinitionError, match="has several agents"):
         trl_environment("tictactoe-v0")
+
+
+@dataclass
+class Reset(ew.Action):
+    """Start over."""
+
+
+def test_a_tool_that_trl_would_call_itself_is_refused():
+    env = Recorder("guess")
+    env.action_spec = Reset
+
+    with pytest.raises(ew.errors.DefinitionError, match="the tool 'reset', which TRL calls itself"):
+        trl_environment(env)
 
 
 def test_the_trainer_s_own_loop_plays_with_the_tools(tmp_path):

@@ -8,14 +8,16 @@ import enum
 import pickle
 import uuid
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import pytest
 
 import envweave as ew
 from envweave.codec import AnySpec, Spec, spec_from_hint
 from envweave.codec.containers import DataclassSpec, DictSpec
+from envweave.codec.records import docstring
 from envweave.environment.introspection import state_spec
 from envweave.errors import SpecError, WireError
 from envweave.types import Action, Observation, State
@@ -73,6 +75,26 @@ def test_a_class_has_the_fields_and_defaults_of_the_authors():
         "hello",
         {},
     )
+
+
+def test_the_author_s_descriptions_are_kept():
+    @dataclass
+    class Aim(ew.Action):
+        """Aim at a place.
+
+        Attributes:
+            x: Where to.
+        """
+
+        x: int
+        y: Annotated[int, msgspec.Meta(description="How high.")] = 0
+
+    made = spec_of(schema_of(spec_from_hint(Aim)), "action")
+
+    assert isinstance(made, DataclassSpec)
+    assert docstring(made.cls) == docstring(Aim)
+    assert made.json_schema()["properties"]["y"]["description"] == "How high."
+    assert docstring(class_for(Move, "action")) == ""
 
 
 def test_a_field_that_is_needed_is_needed():

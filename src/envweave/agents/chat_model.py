@@ -332,7 +332,7 @@ def _error_message(response: httpx2.Response) -> str:
     try:
         error = json.loads(text)["error"]
         return str(error["message"] if isinstance(error, dict) else error)
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return text.strip() or response.reason_phrase
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, final
@@ -16,6 +17,12 @@ from envweave.codec.spec import Mismatch, Spec, described, gathered, short_repr
 from envweave.errors import SpecError, format_error, suggest
 
 _ATTEMPTS = 100
+
+
+def docstring(cls: type) -> str:
+    """Return what the author of a class wrote about it, and not what `dataclass` generates."""
+    text = inspect.cleandoc(cls.__doc__ or "")
+    return "" if text.startswith(f"{cls.__name__}(") else text
 
 
 @final

@@ -169,11 +169,13 @@ def _stable_baselines3() -> ModuleType:
     try:
         import stable_baselines3
         import stable_baselines3.common.vec_env
+        import torch
     except ImportError:
         raise ew.errors.MissingExtraError(
             "stable-baselines3 is not installed. Install it with: "
             "pip install 'envweave[gym,train]' stable-baselines3"
         ) from None
+    torch.set_num_threads(1)  # more don't speed up such small networks, and wait for each other
     return stable_baselines3  # type: ignore[no-any-return]
 
 

@@ -477,8 +477,11 @@ class _Audit:
         counted = max(1, sum(one.total is not None for one in best.episodes))
         noise = 2 * math.hypot(best.deviation or 0.0, random.deviation or 0.0) / math.sqrt(counted)
         gain = best.mean - low
-        if gain <= noise:
+        if gain <= 0:
             return Verdict("exploits", "ok", f"{shown}, no more than chance.")
+        if gain <= noise:
+            why = f"chance earns {low:.3g}, and so few episodes may differ by that much."
+            return Verdict("exploits", "ok", f"{shown}; {why}")
         if high is None or high <= low:
             status: Status = "warn" if gain > 3 * (random.deviation or 0.0) else "ok"
             return Verdict("exploits", status, f"{shown}; chance {low:.3g}.")

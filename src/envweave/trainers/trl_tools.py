@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 from envweave.conversation import ChatTool, ChatToolCall
 from envweave.conversation.messages import ChatAction
 from envweave.conversation.replies import ReplyReader
-from envweave.errors import EnvironmentFailure, MissingExtraError, SeedError
+from envweave.errors import DefinitionError, EnvironmentFailure, MissingExtraError, SeedError
 from envweave.trainers.episodes import EpisodeScore, chat_of_one
 from envweave.types import StepResult
 
@@ -47,7 +47,8 @@ def trl_environment(env: Any, **options: Any) -> type:
         **options: Those of `chat` (`render`, `max_invalid`, …) and of `make`.
 
     Raises:
-        DefinitionError: The environment has several agents.
+        DefinitionError: The environment has several agents, or an action that would be a tool
+            called `reset` or `get_reward`.
     """
     with chat_of_one(env, use_tools=True, **options) as probe:
         tools = ReplyReader(probe.env.action_spec).tools
@@ -63,7 +64,13 @@ def trl_environment(env: Any, **options: Any) -> type:
         self._is_over = True
         _open.add(self)
 
-    methods |= {"__init__": start, "reset": _reset, "get_reward": _get_reward, "_act": _act}
+    own = {"__init__": start, "reset": _reset, "get_reward": _get_reward, "_act": _act}
+    if taken := own.keys() & methods:
+        raise DefinitionError(
+            f"{name!r} has an action that would be the tool {min(taken)!r}, which TRL calls "
+            "itself. Rename its class, or train with TRLRollouts."
+        )
+    methods |= own
     return type("".join(part for part in name.title() if part.isalnum()) or "Env", (), methods)
 
 

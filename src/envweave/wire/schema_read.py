@@ -287,7 +287,11 @@ def has_exactly(cls: type, names: Mapping[str, Any]) -> bool:
 
 
 def make_class(
-    title: str, members: Mapping[str, Member], base: type | None, unpickle: Callable[..., Any]
+    title: str,
+    members: Mapping[str, Member],
+    base: type | None,
+    unpickle: Callable[..., Any],
+    docstring: str = "",
 ) -> type:
     """Return a dataclass with these fields, derived from `base`.
 
@@ -321,7 +325,8 @@ def make_class(
         return copied
 
     namespace: dict[str, Any] = {"__reduce__": reduce, "__copy__": shallow_copy}
-    namespace["__doc__"] = f"{title}, as the server describes it."
+    if docstring:
+        namespace["__doc__"] = docstring
     if left_out:
         namespace["__post_init__"] = post_init
     name = title if title.isidentifier() and not keyword.iskeyword(title) else "Record"
@@ -487,7 +492,7 @@ class _Reader:
             )
         if not all(isinstance(name, str) for name in properties):
             return AnySpec()
-        specs = {name: self.read(one, None, depth + 1) for name, one in properties.items()}
+        specs = {name: self._field(one, depth + 1) for name, one in properties.items()}
         required = schema.get("required", [])
         required = (
             {one for one in required if isinstance(one, str)}
@@ -497,6 +502,15 @@ class _Reader:
         if isinstance(schema.get("title"), str) and are_field_names(list(properties)):
             return self._record(schema, properties, specs, required, role)
         return DictSpec(fields=specs, optional=[name for name in specs if name not in required])
+
+    def _field(self, schema: Any, depth: int) -> Spec:
+        spec = self.read(schema, None, depth)
+        # What describes an object is the docstring of its class, and a reference is shared.
+        if isinstance(schema, dict) and not (isinstance(spec, DataclassSpec) or "$ref" in schema):
+            description = str_or_empty(schema.get("description"))
+            if description:
+                spec.notes = {"description": description}
+        return spec
 
     def _record(
         self,
@@ -547,7 +561,9 @@ class _Reader:
         cls = _classes.get((key, role))
         if cls is None:
             unpickle = functools.partial(_unpickled, key, role)
-            cls = _classes[key, role] = make_class(schema["title"], members, base, unpickle)
+            docstring = str_or_empty(schema.get("description"))
+            cls = make_class(schema["title"], members, base, unpickle, docstring)
+            _classes[key, role] = cls
             while len(_classes) > _MAX_CLASSES:
                 _classes.pop(next(iter(_classes)), None)
         return cls

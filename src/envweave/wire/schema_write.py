@@ -2,6 +2,7 @@
 
 It is the codec's schema with a few additional keywords, which other readers ignore:
 
+    "description"   of a class: its docstring
     "default"       of a field, if it is plain data
     "readOnly"      a field that the class computes itself
     "writeOnly"     a field that only the constructor takes
@@ -26,10 +27,10 @@ import numpy as np
 from envweave.codec import AgentsSpec, AnySpec, Spec, to_plain
 from envweave.codec.containers import DataclassSpec, DictSpec, ListSpec, TupleSpec, UnionSpec
 from envweave.codec.hints import Declared
-from envweave.codec.records import StructSpec
+from envweave.codec.records import StructSpec, docstring
 from envweave.codec.scalars import ArraySpec
 from envweave.types.results import same
-from envweave.wire.schema_read import describe_space
+from envweave.wire.schema_read import ROLES, describe_space
 
 
 def schema_of(spec: Spec) -> dict[str, Any]:
@@ -70,6 +71,7 @@ class _Annotator:
                     self._each(fields, found["properties"])
                     for name, default in _struct_defaults(cls).items():
                         found["properties"][name]["default"] = default
+                    _describe(cls, found)
             case AgentsSpec(agents=agents):
                 self._each(agents, schema["properties"])
             case UnionSpec(options=options):
@@ -121,6 +123,13 @@ class _Annotator:
         for name, default in _defaults(spec.cls).items():
             if name in spec.optional and name in properties:
                 properties[name]["default"] = default
+        _describe(spec.cls, found)
+
+
+def _describe(cls: type, schema: dict[str, Any]) -> None:
+    text = "" if cls in ROLES.values() else docstring(cls)
+    if text:
+        schema.setdefault("description", text)
 
 
 def _defaults(cls: Any) -> dict[str, Any]:
