@@ -113,13 +113,13 @@ export function tree(value, load, name = null, isOpen = false) {
   const label = name === null ? [] : [h("span.key", {}, name), ": "];
   if (value === null || typeof value !== "object") {
     if (typeof value === "string" && (value.length > 200 || value.includes("\n"))) return h("div", {}, label, block(value));
-    return h("div.leaf", {}, label, scalar(value));
+    return h("div.leaf", {}, label, isNumber(value) ? h("span.t-number", {}, String(value)) : scalar(value));
   }
   const found = !Array.isArray(value) && special(value, load);
   if (found) return h("div.leaf", {}, label, found);
   const keys = Array.isArray(value) ? value.map((_, i) => i) : Object.keys(value);
   if (!keys.length) return h("div.leaf", {}, label, Array.isArray(value) ? "[]" : "{}");
-  if (isRow(value) && value.length <= 12) return h("div.leaf", {}, label, h("span.t-number", {}, `[${value.map((one) => number(one)).join(", ")}]`));
+  if (isRow(value) && value.length <= 12) return h("div.leaf", {}, label, h("span.t-number", {}, `[${value.map(String).join(", ")}]`));
   const inside = h("div.inside");
   const details = h("details.tree", {}, h("summary", {}, label, h("span.muted", {}, Array.isArray(value) ? `[${keys.length}]` : `{${keys.slice(0, 4).join(", ")}${keys.length > 4 ? ", …" : ""}}`)), inside);
   let made = 0;

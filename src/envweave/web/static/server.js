@@ -1,6 +1,6 @@
 // The page of a server: play an episode, watch the sessions, read the schema.
 import { byId, duration, fill, h, number, plural, request, shortcut, size, startShortcuts } from "./dom.js";
-import { chart } from "./chart.js";
+import { chart, swatch } from "./chart.js";
 import { field, FormError } from "./forms.js";
 import { block, ending, events, fields, observation, render, reward, tree } from "./render.js";
 import { highlight } from "./highlight.js";
@@ -21,7 +21,8 @@ class Player {
     this.variables = h("section.card", { hidden: true });
     this.problem = h("p.bad", { role: "alert" });
     this.chart = chart({ label: "Reward of each step", height: 120 });
-    this.rewardCard = h("section.card", { hidden: true }, h("h2", {}, "Reward of each step"), this.chart.node);
+    this.legend = h("div.legend");
+    this.rewardCard = h("section.card", { hidden: true }, h("h2", {}, "Reward of each step"), this.legend, this.chart.node);
     this.node = h("div.play", {}, h("div.column", {}, this.stream, this.problem, this.composer), h("aside", {},
       h("section.card", {}, h("h2", {}, "Episode"), this.resetForm(), this.status), this.rewardCard, this.variables));
     this.isCode = isCode(about.action);
@@ -175,6 +176,7 @@ class Player {
     this.session && h("button.quiet.small", { type: "button", onclick: () => this.run(async () => { await this.close(); this.clear(); }) }, "Close this session"));
     this.rewardCard.hidden = this.rewards.length < 2;
     const agents = [...new Set(this.rewards.flatMap((one) => Object.keys(one)))];
+    fill(this.legend, agents.length > 1 ? agents.map((agent, i) => h("span", {}, swatch(i), agent)) : null);
     this.chart.draw(agents.map((agent) => ({ name: agent || "reward", points: this.rewards.map((one, i) => [i + 1, one[agent] ?? NaN]) })));
     this.resetButton.textContent = result ? "Reset again" : "Reset";
     this.drawComposer();
@@ -285,7 +287,7 @@ const isCode = (schema) => { const names = Object.entries(schema.properties || {
 class Live {
   constructor() {
     this.rates = [];
-    this.chart = chart({ label: "Calls per second", height: 160, floor: 0 });
+    this.chart = chart({ label: "Calls per second", height: 160, floor: 0, unit: " s" });
     this.figures = h("div.figures");
     this.tables = h("div.columns");
     this.node = h("div", {}, this.figures, h("section.card", {}, h("h2", {}, "Calls per second"), this.chart.node), this.tables);
@@ -295,15 +297,14 @@ class Live {
     const live = await request("live");
     const calls = live.calls.reduce((sum, one) => sum + one.count, 0);
     const now = performance.now() / 1000;
-    if (this.last) this.rates.push([now - this.began, (calls - this.last.calls) / (now - this.last.now)]);
-    else this.began = now;
+    if (this.last) this.rates.push([now, (calls - this.last.calls) / (now - this.last.now)]);
     this.last = { calls, now };
     this.rates = this.rates.slice(-120);
-    this.chart.draw([{ name: "calls per second", points: this.rates }]);
+    this.chart.draw([{ name: "calls per second", points: this.rates.map(([at, rate]) => [at - now, rate]) }]);
     const failed = live.calls.filter((one) => one.outcome !== "ok").reduce((sum, one) => sum + one.count, 0);
     fill(this.figures, figure("Server", live.unready_reason ? `not ready: ${live.unready_reason}` : "ready", live.unready_reason ? "bad" : "good"),
       figure("Sessions", `${number(live.total)} of ${number(live.limit)}`), figure("Waiting", number(live.waiting), live.waiting ? "bad" : ""),
-      figure("Calls", number(calls)), figure("Refused or failed", number(failed), failed ? "bad" : ""), figure("Connections", number(live.connections)),
+      figure("Calls", number(calls)), figure("Errors", number(failed), failed ? "bad" : ""), figure("Connections", number(live.connections)),
       figure("Received", size(live.received_bytes)), figure("Sent", size(live.sent_bytes)),
       live.workers || live.workers_replaced ? figure("Workers", `${number(live.workers)}, ${number(live.workers_replaced)} replaced`) : null, live.stuck ? figure("Stuck calls", number(live.stuck), "bad") : null);
     const methods = Object.entries(live.durations).map(([method, { counts, seconds }]) => {

@@ -1,6 +1,6 @@
 // The viewer of runs: their list and curves, their episodes, one trajectory, the tree of forks.
 import { byId, duration, fill, h, number, plural, request, shortcut, startShortcuts, when } from "./dom.js";
-import { chart } from "./chart.js";
+import { chart, swatch } from "./chart.js";
 import { block, ending, events, isMark, observation, render, reward, tree } from "./render.js";
 import { highlight } from "./highlight.js";
 
@@ -12,7 +12,6 @@ const PAGE = 200;
 
 const ask = (name, params = {}) => request(`api/${name}?${new URLSearchParams(Object.entries(params).filter(([, one]) => one !== "" && one !== null && one !== undefined))}`);
 const link = (page, params = {}) => `#/${page}?${new URLSearchParams(Object.entries(params).filter(([, one]) => one !== "" && one !== null && one !== undefined))}`;
-const swatch = (i) => { const node = h("span.swatch"); node.style.background = `var(--line-${(i % 8) + 1})`; return node; };
 
 function place() {
   const [page, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
@@ -201,7 +200,7 @@ class RunsView {
       const i = ids.indexOf(one.id);
       return h("tr", {}, h("td", {}, box, " ", i >= 0 ? swatch(i) : null), h("td.title", {}, h("a", { href: link("run", { run: one.id }) }, one.id)), h("td", {}, one.env_id || "–", one.backend ? h("span.muted.small", {}, ` ${one.backend}`) : null),
         h("td", {}, when(one.started)), h("td", {}, one.is_indexed ? number(one.episodes) : "reading …"), h("td", {}, number(one.steps)), h("td", {}, number(one.reward)),
-        h("td", {}, outcomes(one)), h("td", {}, one.is_live ? [h("span.live-dot"), "live"] : null));
+        h("td.outcomes", {}, outcomes(one)), h("td", {}, one.is_live ? [h("span.live-dot"), "live"] : null));
     }))) : h("p.muted", {}, "There are no runs in this folder yet. Record one with record=\"runs/x\", or train one."));
     const name = focused && (focused.ariaLabel || focused.textContent);
     if (name) [...this.table.querySelectorAll("a, input")].find((one) => (one.ariaLabel || one.textContent) === name)?.focus({ preventScroll: true });
@@ -364,7 +363,7 @@ class EpisodeView {
       row: (one, i) => h("div.line", { role: "row", title: one.action, onclick: () => this.go(i) }, h("span.muted", {}, one.event === "reset" ? "reset" : one.event === "answer" ? "↳" : String(one.step ?? i)),
         h("code", {}, one.failed ? h("span.bad", {}, "× ") : null, one.action, one.tools ? h("span.muted", {}, ` · ${plural(one.tools, "tool")}`) : null, one.logs ? h("span.muted", {}, ` · ${plural(one.logs, "log")}`) : null), h("span", {}, one.reward === null ? "" : render(one.reward))),
     });
-    this.rewards = h("section.card", {}, this.chart.node);
+    this.rewards = h("section.card", {}, h("h2", {}, "Reward of each step"), this.chart.node);
     this.node = h("div", {}, this.head, h("div.trajectory", {}, h("div", {}, this.list.node), h("div", {}, this.rewards, this.detail)));
   }
 
