@@ -211,10 +211,10 @@ class Player {
     const mask = (need) => need?.action_mask ?? this.result.info?.action_mask ?? null;
     if (!about.possible_agents) {
       const one = field(about.action, { mask: mask(needs[0]), name: "action" });
-      this.form("Action", [one.node, hint(mask(needs[0]))], () => { const action = one.read(); return this.act({ action }, action); });
+      this.form("Action", [one.node, hint(mask(needs[0]), one.node)], () => { const action = one.read(); return this.act({ action }, action); });
     } else {
       const parts = needs.map((need) => ({ agent: need.agent_id, mask: need.action_mask, ...field(about.action.properties[need.agent_id] || {}, { root: about.action, mask: need.action_mask, name: need.agent_id }) }));
-      this.form(null, h("div.agents", {}, parts.map((one) => h("fieldset.agent", {}, h("legend", {}, one.agent), one.node, hint(one.mask)))), () => {
+      this.form(null, h("div.agents", {}, parts.map((one) => h("fieldset.agent", {}, h("legend", {}, one.agent), one.node, hint(one.mask, one.node)))), () => {
         const action = Object.fromEntries(parts.map((one) => [one.agent, one.read()]));
         return this.act({ action }, action);
       });
@@ -277,7 +277,8 @@ class Player {
 
 const greeting = (text) => h("p.greeting", {}, about.description ? h("span", {}, about.description) : null, h("br"), h("span.muted", {}, text));
 const fact = (name, ...value) => [h("dt", {}, name), h("dd", {}, value)];
-const hint = (mask) => (Array.isArray(mask) && mask.length <= 64 ? h("p.muted.small", {}, `legal: ${mask.flatMap((one, i) => (one ? [i] : [])).join(", ") || "none"}`) : mask && !Array.isArray(mask) ? tree(mask, null, "legal") : null);
+/** What is legal, in words, where the form does not show it. */
+const hint = (mask, node) => (Array.isArray(mask) ? mask.length <= 64 && !node.querySelector(".choices, select") && !node.matches(".choices, select") && h("p.muted.small", {}, `legal: ${mask.flatMap((one, i) => (one ? [i] : [])).join(", ") || "none"}`) : mask && !Array.isArray(mask) ? tree(mask, null, "legal") : null);
 const isHollow = (value) => Object.entries(value).every(([name, one]) => ["action_mask", "reward_parts", "metrics"].includes(name) || (one !== null && typeof one === "object" && isHollow(one)));
 const brief = (action) => { const text = JSON.stringify(action); return text.length > 200 ? `${text.slice(0, 200)} …` : text; };
 const isCode = (schema) => { const names = Object.entries(schema.properties || {}).filter(([name]) => name !== "metadata"); return !about.possible_agents && names.length === 1 && names[0][0] === "code" && names[0][1].type === "string"; };

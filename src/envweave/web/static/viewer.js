@@ -107,7 +107,9 @@ class Curves {
       }
       const { points, offset } = await ask("rewards", { run: run.id, since: run.seen });
       run.seen = offset;
-      this.add(run, RETURNS, points.map(([x, y]) => [x, y]));
+      const agents = [...new Set(points.flatMap(([, y]) => (y !== null && typeof y === "object" ? Object.keys(y) : [])))];
+      this.add(run, RETURNS, points.filter(([, y]) => typeof y === "number").map(([x, y]) => [x, y]));
+      for (const agent of agents) this.add(run, `${RETURNS} of ${agent}`, points.filter(([, y]) => y?.[agent] !== undefined).map(([x, y]) => [x, y[agent]]));
       this.add(run, LENGTHS, points.map(([x, , z]) => [x, z]));
     }));
   }
@@ -268,7 +270,7 @@ class RunView {
           return { total: found.matching, rows: found.rows.slice(0, PAGE) };
         },
         row: (one) => h("a.line", { href: link("episode", { run: run.id, episode: one.id }), role: "row" }, h("code", {}, one.parent ? "↳ " : "", one.id), h("span", {}, one.task || "–"), h("span", {}, one.seed === null || typeof one.seed === "object" ? "–" : String(one.seed)), h("span", {}, number(one.steps)),
-          h("span", {}, render(one.reward)), h("span", { title: one.message || null }, ending(one.reason, one.blame, this.run.is_live ? "running" : "unfinished")), h("span", {}, duration(one.duration_s)), h("span.muted", {}, when(one.started))),
+          h("span.t-number", { title: typeof one.reward === "object" && one.reward ? number(one.reward) : null }, number(one.reward?.$float ?? one.reward)), h("span", { title: one.message || null }, ending(one.reason, one.blame, this.run.is_live ? "running" : "unfinished")), h("span", {}, duration(one.duration_s)), h("span.muted", {}, when(one.started))),
         onopen: (one) => { location.hash = link("episode", { run: run.id, episode: one.id }); },
       });
       fill(this.body, h("div.toolbar", {}, select("end", [["", "any"], ...["terminated", "truncated", "error", "timeout", "lost", "running"].map((one) => [one, one])], params.reason || "", change("reason")),
@@ -361,9 +363,10 @@ class EpisodeView {
       label: "Steps", columns: "2.6rem minmax(0, 1fr) max-content",
       fetch: (offset, limit) => ask("steps", { run: params.run, episode: params.episode, offset, limit }),
       row: (one, i) => h("div.line", { role: "row", title: one.action, onclick: () => this.go(i) }, h("span.muted", {}, one.event === "reset" ? "reset" : one.event === "answer" ? "↳" : String(one.step ?? i)),
-        h("code", {}, one.failed ? h("span.bad", {}, "× ") : null, one.action, one.tools ? h("span.muted", {}, ` · ${plural(one.tools, "tool")}`) : null, one.logs ? h("span.muted", {}, ` · ${plural(one.logs, "log")}`) : null), h("span", {}, one.reward === null ? "" : render(one.reward))),
+        h("code", {}, one.failed ? h("span.bad", {}, "× ") : null, one.action, one.tools ? h("span.muted", {}, ` · ${plural(one.tools, "tool")}`) : null, one.logs ? h("span.muted", {}, ` · ${plural(one.logs, "log")}`) : null), h("span.t-number", {}, one.reward === null ? "" : number(one.reward?.$float ?? one.reward))),
     });
-    this.rewards = h("section.card", {}, h("h2", {}, "Reward of each step"), this.chart.node);
+    this.legend = h("div.legend");
+    this.rewards = h("section.card", {}, h("h2", {}, "Reward of each step"), this.legend, this.chart.node);
     this.node = h("div", {}, this.head, h("div.trajectory", {}, h("div", {}, this.list.node), h("div", {}, this.rewards, this.detail)));
   }
 
@@ -378,9 +381,10 @@ class EpisodeView {
       one.end && h("a.small", { href: `api/raw?${new URLSearchParams({ run, episode, line: "end" })}` }, "raw end")),
     one.message ? h(one.blame ? "p.bad" : "p.muted", {}, one.message) : null,
     one.children.length ? h("details", {}, h("summary.small", {}, `${plural(one.children.length, "fork")} of this episode`), forkTree([{ ...one, parent: null }, ...one.children], run, { current: one.id, isLive: one.is_live })) : null));
-    const points = one.rewards;
-    this.rewards.hidden = points.length < 2;
-    this.chart.draw([{ name: "reward", points }]);
+    const curves = Object.entries(one.rewards);
+    this.rewards.hidden = one.reward === null || curves.every(([, points]) => points.length < 2);
+    fill(this.legend, curves.length > 1 || curves[0]?.[0] !== "reward" ? curves.map(([name], i) => h("span", {}, swatch(i), name)) : null);
+    this.chart.draw(curves.map(([name, points]) => ({ name, points })));
     if (this.lines !== one.lines) await this.list.load({ keep: this.lines !== undefined });
     const isFirst = this.lines === undefined;
     this.lines = one.lines;
@@ -419,12 +423,16 @@ class EpisodeView {
   }
 }
 
-const flag = (name, value) => (value === true ? h("span.badge.done", {}, name) : value && typeof value === "object" ? h("span.badge", {}, `${name}: ${Object.entries(value).filter(([, one]) => one).map(([agent]) => agent).join(", ") || "nobody"}`) : null);
+const flag = (name, value) => (value === true ? h("span.badge.done", {}, name) : value && typeof value === "object" && Object.values(value).some(Boolean) ? h("span.badge", {}, `${name}: ${Object.entries(value).filter(([, one]) => one).map(([agent]) => agent).join(", ")}`) : null);
 const isPlain = (value) => value && typeof value === "object" && !Array.isArray(value) && !isMark(value);
+
+/** An agent's action, without metadata that it left empty. */
+const withoutEmpty = ({ metadata, ...rest }) => (isPlain(metadata) && !Object.keys(metadata).length ? rest : metadata === undefined ? rest : { metadata, ...rest });
 
 function actionOf(action, load) {
   if (!isPlain(action)) return typeof action === "string" ? block(action) : render(action, load);
-  const { metadata, ...rest } = action;
+  const { metadata, ...own } = action;
+  const rest = Object.fromEntries(Object.entries(own).map(([name, one]) => [name, isPlain(one) ? withoutEmpty(one) : one]));
   const names = Object.keys(rest);
   if (names.length === 1 && typeof rest.code === "string") return block(rest.code, { kind: "code", label: "code" });
   return names.length === 1 && typeof rest[names[0]] !== "string" ? h("code", {}, highlight(JSON.stringify(rest))) : render(rest, load);
