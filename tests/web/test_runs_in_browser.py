@@ -191,6 +191,30 @@ def test_a_conversation_is_shown_as_messages(browser: Any, tmp_path: Path) -> No
     ]  # fmt: skip
 
 
+def test_a_view_that_was_left_while_it_loaded_does_not_name_the_place(
+    browser: Any, tmp_path: Path
+) -> None:
+    write_code_run(tmp_path / "one")
+    write_array_run(tmp_path / "two")
+    with viewed(tmp_path) as url, open_page(browser) as page:
+        page.goto(url)
+        page.wait_for_selector("table.runs")
+        held: list[Any] = []
+        page.route("**/api/run?run=one", lambda route: held.append(route))
+        page.evaluate("location.hash = '#/run?run=one'")
+        wait_for(lambda: page.wait_for_timeout(10) or held)
+        page.evaluate("location.hash = '#/run?run=two'")
+        page.wait_for_selector("#place >> text=two")
+        with page.expect_response("**/api/run?run=one"):
+            held[0].continue_()
+        page.wait_for_load_state("networkidle")
+        place, title = page.locator("#place").inner_text(), page.title()
+
+    assert "two" in place
+    assert "one" not in place
+    assert title.startswith("two ")
+
+
 def test_forks_are_a_tree_of_links(browser: Any, tmp_path: Path) -> None:
     write_code_run(tmp_path / "one")
     with viewed(tmp_path) as url, open_page(browser) as page:

@@ -141,7 +141,10 @@ function select(label, choices, value, onchange) {
   return h("label", {}, label, node);
 }
 
-function crumbs(...links) {
+/** Name the place of a view, unless another one was opened while it asked the server. */
+function crumbs(owner, title, ...links) {
+  if (owner !== view) return;
+  document.title = `${title} · envweave view`;
   fill(byId("place"), links.map(([text, to], i) => [i ? h("span.muted", {}, "›") : null, h("a", { href: to, "aria-current": i === links.length - 1 ? "page" : null }, text)]));
 }
 
@@ -164,8 +167,7 @@ class RunsView {
   async refresh() {
     const { name, runs } = await ask("runs");
     fill(byId("title"), name);
-    document.title = `${name} · envweave view`;
-    crumbs(["Runs", "#/"]);
+    crumbs(this, name, ["Runs", "#/"]);
     this.runs = runs;
     if (this.isNew && runs.some((one) => one.is_indexed)) { // those that have something to show
       runs.filter((one) => one.has_metrics || one.episodes > 1).slice(0, 8).forEach((one) => this.chosen.add(one.id));
@@ -236,8 +238,7 @@ class RunView {
 
   async refresh() {
     const run = this.run = await ask("run", { run: this.params.run });
-    crumbs(["Runs", "#/"], [run.id, link("run", { run: run.id })]);
-    document.title = `${run.id} · envweave view`;
+    crumbs(this, run.id, ["Runs", "#/"], [run.id, link("run", { run: run.id })]);
     const card = (name, ...value) => h("div.figure-card", {}, h("span.muted.small", {}, name), h("b", { title: value.length === 1 && typeof value[0] === "string" ? value[0] : null }, value));
     fill(this.figures, card("Environment", run.env_id || "–"), card("Episodes", number(run.episodes)), card("Steps", number(run.steps)), card("Mean return", number(run.reward)),
       card("Lost", number(Object.entries(run.blames).reduce((sum, [blame, count]) => sum + (blame === "agent" ? 0 : count), 0))), card("Started", when(run.started).slice(5)),
@@ -373,8 +374,7 @@ class EpisodeView {
   async refresh() {
     const { run, episode } = this.params;
     const one = this.episode = await ask("episode", { run, episode });
-    crumbs(["Runs", "#/"], [run, link("run", { run })], [one.id, link("episode", { run, episode })]);
-    document.title = `${one.id} · envweave view`;
+    crumbs(this, one.id, ["Runs", "#/"], [run, link("run", { run })], [one.id, link("episode", { run, episode })]);
     const parent = one.parent && h("a.small", { href: link("episode", { run, episode: one.parent.episode, line: one.parent.step }) }, `↳ fork of ${one.parent.episode} at step ${one.parent.step}`);
     fill(this.head, h("section.card", {}, h("div.step-head", {}, h("h1", {}, one.id), ending(one.reason, one.blame, one.is_live ? "running" : "unfinished"), h("b", {}, `return ${number(one.reward?.$float ?? one.reward)}`), h("span.muted", {}, plural(one.steps, "step")),
       one.duration_s ? h("span.muted", {}, duration(one.duration_s)) : null, one.task && h("span.muted", {}, `task ${one.task}`), one.seed !== null && h("span.muted", {}, `seed ${typeof one.seed === "object" ? "…" : one.seed}`), parent,
