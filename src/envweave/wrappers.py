@@ -43,10 +43,13 @@ from envweave.types import (
 HOOKS = ("before_step", "after_reset", "after_step", "after_answer")
 """The methods that a wrapper may override to change what goes in and comes out."""
 
+_WISHED = ("before_reset", "before_answer")
+"""Hooks that there are not, and that authors look for."""
+
 
 def _is_like_a_hook(name: str) -> bool:
     return name.startswith(("before_", "after_")) or bool(
-        difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.8)
+        difflib.get_close_matches(name, (*HOOKS, *_WISHED), n=1, cutoff=0.8)
     )
 
 

@@ -84,9 +84,9 @@ def test_a_traceback_shows_only_the_lines_of_the_code(way: CodeClient) -> None:
     lines = [line.strip() for line in step.execution.traceback.splitlines() if "^" not in line]
     assert lines == [
         "Traceback (most recent call last):",
-        'File "<cell 3>", line 2, in <module>',
+        'File "<cell 2>", line 2, in <module>',
         "divide(n)",
-        'File "<cell 2>", line 3, in divide',
+        'File "<cell 1>", line 3, in divide',
         "return a / b",
         "ZeroDivisionError: division by zero",
     ]
@@ -99,7 +99,7 @@ def test_a_syntax_error_is_an_observation(way: CodeClient) -> None:
     step = way.step("1 +")
 
     assert step.execution.exception_type == "SyntaxError"
-    assert step.execution.traceback.splitlines()[0] == '  File "<cell 2>", line 1'
+    assert step.execution.traceback.splitlines()[0] == '  File "<cell 1>", line 1'
 
 
 def test_output_is_captured_up_to_the_limit(

@@ -116,7 +116,7 @@ def test_a_failure_inside_a_library_shows_where_the_code_called_it(way: CodeClie
     lines = step.execution.traceback.splitlines()
     assert lines[:3] == [
         "Traceback (most recent call last):",
-        '  File "<cell 2>", line 2, in <module>',
+        '  File "<cell 1>", line 2, in <module>',
         "    json.loads(text)",
     ]
     assert "/json/" in lines[3]

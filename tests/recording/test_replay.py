@@ -174,6 +174,17 @@ def test_code_is_replayed_and_measured_times_are_not_compared(tmp_path: Path) ->
     assert statuses(report) == ["equal"]
 
 
+def test_reading_the_state_changes_nothing_that_a_replay_compares(tmp_path: Path) -> None:
+    with ew.make("coding-v0", record=tmp_path) as env:
+        env.reset(seed=0)
+        for code in ("x = 1", "1 / 0", "2 / 0"):
+            stderr = env.step({"code": code}).observation.stderr
+            env.state()  # runs code in the session, to see its variables
+
+    assert 'File "<cell 3>"' in stderr
+    assert statuses(ew.replay(tmp_path)) == ["equal"]
+
+
 def test_the_command_replays_and_its_exit_code_tells(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -225,6 +225,7 @@ def test_a_wrapper_may_set_another_action_spec() -> None:
     ("name", "nearest"),
     [
         ("before_reset", "before_step"),
+        ("befor_reset", "before_step"),
         ("after_close", "after_step"),
         ("afterstep", "after_step"),
         ("before_steps", "before_step"),

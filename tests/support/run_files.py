@@ -125,12 +125,14 @@ def write_code_run(folder: Path, *, episodes: int = 40, now: bool = False) -> No
         is_fork = number in (3, 4, 5, 6, 9)
         parent = {"episode": f"{0x9C20 + (5 if number == 9 else 2):06x}-{5 if number == 9 else 2}",
                   "step": 1} if is_fork else None  # fmt: skip
+        first = 2 if is_fork else number  # a fork has the task and the seed of what it left
+        task_id = f"train-{first % 7}"
         run.write(
-            "reset", episode=episode, row=number % 4, seed=1000 + number,
-            task_id=f"train-{number % 7}", task={"id": f"train-{number % 7}", "split": "train"},
+            "reset", episode=episode, row=number % 4, seed=1000 + first,
+            task_id=task_id, task={"id": task_id, "split": "train"},
             observation={"prompt": "Sum the integers that the text of the task contains.",
                          "available_tools": ["read_task", "final_answer"]},
-            info={"seed": 1000 + number}, **({"parent": parent} if parent else {}),
+            info={"seed": 1000 + first}, **({"parent": parent} if parent else {}),
         )  # fmt: skip
         total, steps = 0.0, draw.randint(2, 5)
         for i in range(1, steps + 1):

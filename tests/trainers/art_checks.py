@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import art
@@ -65,6 +66,12 @@ def test_a_failed_episode_is_an_exception_of_the_group_and_no_trajectory() -> No
     assert [one.reward for one in group.trajectories] == [1.0, 1.0]
     (exception,) = group.exceptions
     assert "EnvironmentFailure" in exception.type
+
+
+def test_its_episodes_can_be_recorded(tmp_path: Path) -> None:
+    gathered("counter-v0", [{"seed": 7}], lambda _: "3", record=tmp_path)
+
+    assert [(one.seed, one.reward) for one in ew.load(tmp_path).summaries] == [(7, 3.0)]
 
 
 def test_a_limit_of_turns_truncates() -> None:

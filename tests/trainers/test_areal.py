@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 from environments.served import FailsOrWaits
 from fake_services import chat_server
 
+import envweave as ew
 from envweave.errors import EnvironmentFailure, TaskError
 from envweave.trainers.areal import ArealAgent
 
@@ -34,6 +36,12 @@ def test_an_episode_is_played_against_the_url_and_its_rewards_are_added() -> Non
 
     assert type(reward) is float  # AReaL takes nothing else
     assert (reward, turns) == (6.0, 3)
+
+
+def test_its_episodes_can_be_recorded(tmp_path: Path) -> None:
+    run(ArealAgent("counter-v0", record=tmp_path), {"seed": 3}, lambda _: "3")
+
+    assert [(one.seed, one.reward) for one in ew.load(tmp_path).summaries] == [(3, 3.0)]
 
 
 def test_a_task_of_the_row_is_played() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from environments.served import FailsOrWaits
 
+import envweave as ew
 from envweave.errors import DefinitionError, EnvironmentFailure, OptionError
 from envweave.trainers.rllm import RllmEnv
 
@@ -35,6 +37,12 @@ def test_an_episode_of_a_task() -> None:
     assert "JSON that fits this schema" in seen[0]
     assert seen[1:] == ['{"value":2}', '{"value":4}']
     assert rewards == [2.0, 2.0]
+
+
+def test_its_episodes_can_be_recorded(tmp_path: Path) -> None:
+    play({"env_id": "counter-v0", "env_options": {"record": tmp_path}, "seed": 1}, "3")
+
+    assert [(one.seed, one.reward) for one in ew.load(tmp_path).summaries] == [(1, 3.0)]
 
 
 def test_an_action_of_rllm_is_unwrapped() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import gem
@@ -144,6 +145,22 @@ def test_gem_plays_an_episode_and_leaves_global_random_state_alone() -> None:
     assert info["seed"] == 3
     assert steps[-1][1] > 0
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+
+
+def test_episodes_of_both_can_be_recorded(tmp_path: Path) -> None:
+    env = gem.make("ew:lineworld", record=tmp_path / "gem")
+    env.reset(seed=3)
+    env.step('{"move": 1}')
+    env.close()
+    env = skyrl_gym.make(
+        "lineworld", env_config=OmegaConf.create({"record": str(tmp_path / "skyrl")}), extras={}
+    )
+    env.init([])
+    env.step('{"move": 1}')
+    env.close()
+
+    assert [one.steps for one in ew.load(tmp_path / "gem").summaries] == [1]
+    assert [one.steps for one in ew.load(tmp_path / "skyrl").summaries] == [1]
 
 
 def test_gem_samples_actions_that_are_valid() -> None:

@@ -14,6 +14,7 @@ from tinker_cookbook.rl.rollout_strategy import RetryOnFailure
 from tinker_cookbook.rl.rollouts import do_group_rollout
 from tinker_cookbook.tokenizer_utils import register_tokenizer
 
+import envweave as ew
 from envweave.errors import DefinitionError, EnvironmentFailure, OptionError
 from envweave.trainers.tinker_cookbook import TinkerEnv, TinkerGroup
 from envweave.trainers.tinker_dataset import TinkerDatasetBuilder
@@ -77,6 +78,12 @@ def test_a_killed_worker_s_episode_is_played_again_and_the_group_mean_is_right(t
     assert played.rollout_errors[0].error_type == "EnvironmentFailure"
     assert played.get_total_rewards() == [1.0] * 4
     assert [one.tolist() for one in compute_advantages([played])] == [[0.0] * 4]
+
+
+def test_its_episodes_can_be_recorded(tmp_path):
+    asyncio.run(do_group_rollout(group(make={"record": tmp_path}), Says()))
+
+    assert [one.reward for one in ew.load(tmp_path).summaries] == [1.0] * 4
 
 
 def test_a_failed_episode_raises_and_has_no_reward():

@@ -48,7 +48,9 @@ def prompts(*seeds):
 
 
 def test_an_unmodified_trainer_trains_on_whole_episodes(tmp_path):
-    with TRLRollouts(Mortal, size=8, chat=CHAT, max_turn_tokens=2) as rollouts:
+    with TRLRollouts(
+        Mortal, size=8, chat=CHAT, max_turn_tokens=2, record=tmp_path / "run"
+    ) as rollouts:
         trainer = make_trainer(rollouts, tmp_path)
         before = {name: one.clone() for name, one in trainer.model.named_parameters()}
         rewards = []
@@ -59,6 +61,7 @@ def test_an_unmodified_trainer_trains_on_whole_episodes(tmp_path):
         trainer.train()
 
     assert rewards == [1.0] * 16
+    assert [one.reward for one in ew.load(tmp_path / "run").summaries] == [1.0] * 16
     assert trainer.state.global_step == 2
     assert any(not torch.equal(before[n], one) for n, one in trainer.model.named_parameters())
 

@@ -95,7 +95,7 @@ def test_what_is_appended_is_shown_and_a_torn_line_waits(
     assert (before["steps"], before["reason"], before["reward"]) == (1, None, 1.0)
     assert torn == before
     assert (after["steps"], after["reason"], after["reward"]) == (2, "terminated", 5.0)
-    assert after["rewards"] == [[1, 1.0], [2, 4.0]]
+    assert after["rewards"] == {"reward": [[1, 1.0], [2, 4.0]]}
 
 
 def test_a_file_that_was_replaced_is_read_again(client: TestClient, tmp_path: Path) -> None:
@@ -142,13 +142,45 @@ def test_what_envweave_records_is_shown(client: TestClient, tmp_path: Path) -> N
     assert (run["env_id"], run["is_live"], run["broken"]) == ("tictactoe-v0", False, 0)
 
 
+def test_the_returns_of_several_agents_are_shown_by_agent(
+    client: TestClient, tmp_path: Path
+) -> None:
+    with ew.make("tictactoe-v0", record=tmp_path / "one") as env:
+        env.reset(seed=0)
+        for cell, agent in zip((0, 1, 4, 2, 8), "xoxox", strict=True):
+            env.step({agent: {"cell": cell}})
+
+    row = ask(client, "episodes", run="one")["rows"][0]
+    episode = ask(client, "episode", run="one", episode=row["id"])
+
+    assert row["reward"] == {"x": 1.0, "o": -1.0}
+    assert ask(client, "run", run="one")["reward"] == {"x": 1.0, "o": -1.0}
+    assert ask(client, "rewards", run="one")["points"] == [[1, {"x": 1.0, "o": -1.0}, 5]]
+    assert {agent: points[-2:] for agent, points in episode["rewards"].items()} == {
+        "x": [[4, 0.0], [5, 1.0]],
+        "o": [[4, 0.0], [5, -1.0]],
+    }
+
+
+def test_an_episode_that_nobody_scored_has_no_return(client: TestClient, tmp_path: Path) -> None:
+    with ew.make(ew.create_codeact_env(executor="inproc"), record=tmp_path / "one") as env:
+        env.reset()
+        env.step({"code": "1"})
+
+    assert ask(client, "episodes", run="one")["rows"][0]["reward"] is None
+    assert ask(client, "run", run="one")["reward"] is None
+    assert ask(client, "episodes", run="one", min="-1")["matching"] == 0
+
+
 @pytest.mark.parametrize(
     ("action", "words"),
     [
         ({"code": "a = 1\nb = 2"}, "a = 1 b = 2"),
         ({"move": np.array([0.5, -1.0])}, "[0.5, -1.0]"),
         (np.zeros((30, 2), np.float32), "float32 [30, 2]"),
-        ({"x": {"cell": 4}, "o": {"cell": 5}}, "{x: {cell: 4}, o: {cell: 5}}"),
+        ({"x": {"cell": 4}, "o": {"cell": 5}}, "x: 4, o: 5"),
+        ({"x": {"cell": 4, "metadata": {}}}, "x: 4"),
+        ({"role": "assistant", "content": "It is 4."}, "It is 4."),
         ({"text": "caf\udce9", "metadata": {}}, "caf?"),
         ({"text": "x" * 300_000}, "str of 300000 bytes"),
         ([1, float("nan")], "[1, nan]"),
@@ -177,7 +209,7 @@ def test_the_rewards_of_a_long_episode_keep_their_extremes(
             file.write(b'{"event":"step","t":1,"episode":"a","step":%d,"reward":%d}\n'
                        % (step, step % 7))  # fmt: skip
 
-    points = ask(client, "episode", run="one", episode="a")["rewards"]
+    points = ask(client, "episode", run="one", episode="a")["rewards"]["reward"]
 
     assert len(points) <= 2002
     assert [x for x, _ in points] == sorted({x for x, _ in points})

@@ -24,7 +24,22 @@ from run_files import (
 )
 from servers import wait_for
 
+import envweave as ew
+
 pytestmark = pytest.mark.slow  # starts a browser
+
+
+class Talks(ew.Environment):
+    """Shows its conversation, in which it always says the same."""
+
+    def reset(self) -> list[dict[str, str]]:
+        self._said = [{"role": "user", "content": "Shall we?"}]
+        return self._said
+
+    def step(self, action: str) -> tuple[list[dict[str, str]], float, bool, bool, dict[str, Any]]:
+        self._said.append({"role": "assistant", "content": action})
+        self._said.append({"role": "user", "content": "<b>no</b>"})
+        return self._said, 0.0, False, False, {}
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +144,75 @@ def test_a_trajectory_is_walked_with_the_keyboard(browser: Any, tmp_path: Path) 
     assert "graded 2 of" in step
     assert address.endswith("line=1")
     assert raw.startswith('{"event":"step"')
+
+
+def test_several_agents_have_a_line_a_step_and_curves_of_their_own(
+    browser: Any, tmp_path: Path
+) -> None:
+    with ew.make("tictactoe-v0", record=tmp_path / "one") as env:
+        env.reset(seed=0)
+        for cell, agent in zip((0, 1, 4, 2, 8), "xoxox", strict=True):
+            env.step({agent: {"cell": cell}})
+    with viewed(tmp_path) as url, open_page(browser) as page:
+        page.goto(f"{url}/#/run?run=one")
+        page.locator(".virtual a.line").click()
+        page.wait_for_selector(".step")
+        head = page.locator(".step-head").first.inner_text()
+        lines = page.locator(".virtual div.line").all_inner_texts()
+        fits = page.locator(".virtual div.line").last.evaluate(
+            "line => [...line.children].every((one) => one.offsetHeight <= line.offsetHeight)"
+        )
+        legend = page.locator(".legend").inner_text()
+
+    assert "return x 1, o −1" in head
+    assert lines[-1].split("\n") == ["5", "x: 8", "x 1, o −1"]
+    assert fits
+    assert legend.split() == ["x", "o"]
+
+
+def test_a_conversation_is_shown_as_messages(browser: Any, tmp_path: Path) -> None:
+    with ew.make(Talks, record=tmp_path / "one") as env:
+        env.reset()
+        for word in ("one", "two", "three"):
+            env.step(word)
+    with viewed(tmp_path) as url, open_page(browser) as page:
+        page.goto(f"{url}/#/run?run=one")
+        page.locator(".virtual a.line").click()
+        page.wait_for_selector(".step")
+        page.keyboard.press("G")
+        page.wait_for_selector("h2 >> text=Step 3")
+        shown = page.locator(".step .messages").first.inner_text().split("\n")
+        page.click("text=3 earlier messages")
+        page.wait_for_selector(".messages .messages .message >> nth=2")
+
+    assert [one for one in shown if one] == [
+        "3 earlier messages", "assistant", "two", "user", "<b>no</b>",
+        "assistant", "three", "user", "<b>no</b>",
+    ]  # fmt: skip
+
+
+def test_a_view_that_was_left_while_it_loaded_does_not_name_the_place(
+    browser: Any, tmp_path: Path
+) -> None:
+    write_code_run(tmp_path / "one")
+    write_array_run(tmp_path / "two")
+    with viewed(tmp_path) as url, open_page(browser) as page:
+        page.goto(url)
+        page.wait_for_selector("table.runs")
+        held: list[Any] = []
+        page.route("**/api/run?run=one", lambda route: held.append(route))
+        page.evaluate("location.hash = '#/run?run=one'")
+        wait_for(lambda: page.wait_for_timeout(10) or held)
+        page.evaluate("location.hash = '#/run?run=two'")
+        page.wait_for_selector("#place >> text=two")
+        with page.expect_response("**/api/run?run=one"):
+            held[0].continue_()
+        page.wait_for_load_state("networkidle")
+        place, title = page.locator("#place").inner_text(), page.title()
+
+    assert "two" in place
+    assert "one" not in place
+    assert title.startswith("two ")
 
 
 def test_forks_are_a_tree_of_links(browser: Any, tmp_path: Path) -> None:

@@ -70,11 +70,13 @@ class AsyncSession(SessionBase["AsyncSession"]):
         self._running: ToolInvocation | None = None
         self._closers: list[asyncio.Future[None]] = []  # waiting for the call under way to leave
 
-    async def run(self, code: str, *, timeout_s: float | None = None) -> ExecutionResult:
+    async def run(
+        self, code: str, *, timeout_s: float | None = None, counted: bool = True
+    ) -> ExecutionResult:
         """Run code and return its result. See `Session.run`."""
         self._enter("run")
         try:
-            frame = self._protocol.start_run(code, timeout_s)
+            frame = self._protocol.start_run(code, timeout_s, counted=counted)
             if type(frame) is ExecutionResult:
                 return frame
             return await self._exchange(frame)  # type: ignore[no-any-return, arg-type]

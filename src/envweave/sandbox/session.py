@@ -63,13 +63,17 @@ class Session(SessionBase["Session"]):
         self._poller = SocketPoller(handle.socket)
         self._thread = 0  # the thread whose call is under way
 
-    def run(self, code: str, *, timeout_s: float | None = None) -> ExecutionResult:
+    def run(
+        self, code: str, *, timeout_s: float | None = None, counted: bool = True
+    ) -> ExecutionResult:
         """Run code and return its result. Errors in the code are reported there, not raised.
 
         Args:
             code: Python. If its last statement is an expression, that is the return value.
             timeout_s: How long it may take; `None` for the sandbox's limit. Then it is
                 interrupted and keeps its variables; if it continues, the session is killed.
+            counted: Whether it is the next cell: tracebacks name its lines `<cell 3>`, and
+                otherwise `<setup>`.
 
         Raises:
             SessionEndedError: An earlier run ended the session.
@@ -80,7 +84,7 @@ class Session(SessionBase["Session"]):
         self._enter("run")
         self._thread = threading.get_ident()
         try:
-            frame = self._protocol.start_run(code, timeout_s)
+            frame = self._protocol.start_run(code, timeout_s, counted=counted)
             if type(frame) is ExecutionResult:
                 return frame
             return self._exchange(frame)  # type: ignore[no-any-return, arg-type]

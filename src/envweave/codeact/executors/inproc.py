@@ -83,7 +83,7 @@ class CellInterpreter(Interpreter):
         self._mark = f" of {next(_episodes)}>"
         self._cells: list[str] = []
         self._forget_cells = weakref.finalize(self, _forget, self._cells)
-        self._count = 1  # as in a session of the sandbox, whose first cell is not the agent's
+        self._count = 0
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, code: str) -> Any:

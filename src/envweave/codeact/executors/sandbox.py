@@ -141,7 +141,7 @@ class SessionExecutor(Executor):
         session = await self._episode.begin(seed=seed, tools=functions)
         self._called = ()
         self.names = list(functions)
-        result = await session.run(prelude(files=files))
+        result = await session.run(prelude(files=files), counted=False)
         if not result.success:
             raise SessionLostError(f"A session could not be prepared: {result.exception_message}")
 

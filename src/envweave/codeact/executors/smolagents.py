@@ -86,7 +86,7 @@ class SmolagentsInterpreter(Interpreter):
     def __init__(self, library: Any, names: Mapping[str, Any]) -> None:
         self._library = library
         self._sources: dict[int, list[str]] = {}
-        self._cell = 1  # as in a session of the sandbox, whose first cell is not the agent's
+        self._cell = 0
         tools = {name: one for name, one in names.items() if not isinstance(one, type)}
         tools[FINAL_ANSWER] = _final_answer(tools.get(FINAL_ANSWER))
         executor = library.LocalPythonExecutor(

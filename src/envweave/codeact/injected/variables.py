@@ -72,7 +72,7 @@ async def read_snapshot(
         if not session.alive:
             break
         try:
-            result = await session.run(code(call_repr), timeout_s=LOOK_S)
+            result = await session.run(code(call_repr), timeout_s=LOOK_S, counted=False)
         except SandboxError:
             break
         calls += result.tool_calls

@@ -29,6 +29,9 @@ __builtins__ = OWN
 CELL = "<cell "
 """How the file name of a cell begins."""
 
+SETUP = "<setup>"
+"""The file name of code that is run beside the cells."""
+
 _MAX_SOURCES = 1000
 _cache = linecache.cache
 _get_file = inspect.getfile
@@ -44,9 +47,12 @@ class Sources:
         inspect.getfile = find_file
         threading.excepthook = threading.__excepthook__ = show_thread_failure
 
-    def add(self, code: str) -> str:
-        """Store the source of a new cell; return its file name."""
+    def count(self) -> None:
+        """Begin the next cell. One that was run before keeps the name that it had then."""
         self._count += 1
+
+    def add(self, code: str) -> str:
+        """Store the source of the current cell; return its file name."""
         name = f"{CELL}{self._count}>"
         lines = code.splitlines(keepends=True)
         if lines and not lines[-1].endswith("\n"):
@@ -216,12 +222,14 @@ class Cells:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._abandoned_loops: list[asyncio.AbstractEventLoop] = []
 
-    def run(self, code: str) -> Any:
+    def run(self, code: str, counted: bool = True) -> Any:  # noqa: FBT001, FBT002 - on the path of each run
         """Run a cell and return the value of its last expression, or `None`."""
+        if counted:
+            self._sources.count()
         key = (code, self._futures)
         cell = self._compiled.get(key)
         if cell is None:
-            cell = self._compile(code)
+            cell = self._compile(code, counted)
         else:
             self._compiled.move_to_end(key)
         namespace = self.namespace
@@ -261,8 +269,8 @@ class Cells:
                 tasks = len(_modules["asyncio"].all_tasks(loop))
         return tasks, descriptors
 
-    def _compile(self, code: str) -> _Cell:
-        name = self._sources.add(code)
+    def _compile(self, code: str, counted: bool) -> _Cell:  # noqa: FBT001 - as `run`
+        name = self._sources.add(code) if counted else SETUP
         parts = _compile_apart(code, name, self._futures)
         body, last = parts or _compile_whole(code, name, self._futures)
         flags = self._futures

@@ -199,7 +199,7 @@ class SessionRunner:
         self._interrupts.begin()
         try:
             try:
-                value = self._cells.run(message.code)
+                value = self._cells.run(message.code, message.counted)
             except BaseException as error:  # noqa: BLE001 - the code may raise anything
                 if _get_trace() is not None:
                     _set_trace(None)  # before calling any function, which it would trace

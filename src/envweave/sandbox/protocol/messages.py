@@ -36,10 +36,15 @@ class ToolSignature(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Run(msgspec.Struct, array_like=True, tag=0, frozen=True):
-    """Run this code."""
+    """Run this code.
+
+    Attributes:
+        counted: Whether it takes the next number of a cell.
+    """
 
     id: int
     code: str
+    counted: bool = True
 
 
 class ToolAnswer(msgspec.Struct, array_like=True, tag=1, frozen=True):

@@ -203,7 +203,9 @@ class SessionProtocol:
         """Whether a call waits for its reply."""
         return self._is_open
 
-    def start_run(self, code: Any, timeout_s: float | None) -> bytes | ExecutionResult:
+    def start_run(
+        self, code: Any, timeout_s: float | None, *, counted: bool = True
+    ) -> bytes | ExecutionResult:
         """Return the frame that runs the code; or a result, if the code cannot be sent.
 
         Raises:
@@ -221,7 +223,7 @@ class SessionProtocol:
             self._ids.extend(_IDS.unpack(os.urandom(_IDS.size)))
         number = self._ids.pop() >> 2
         try:
-            frame = encode(Run(number, code))
+            frame = encode(Run(number, code, counted))
         except UnicodeEncodeError:
             return unsendable("SyntaxError", "The code contains half of a surrogate pair.", ())
         if len(frame) - HEADER_BYTES > self.limits.message_bytes:

@@ -3,8 +3,11 @@ import { fill, h, number } from "./dom.js";
 
 const color = (i) => getComputedStyle(document.documentElement).getPropertyValue(`--line-${(i % 8) + 1}`).trim();
 
-/** {node, draw(lines)}: a chart of lines {name, points: [[x, y], …]} with x rising. */
-export function chart({ label = "", height = 220, smooth = 0, floor = null, onpick = null } = {}) {
+/** The color of a line, for a legend. */
+export const swatch = (i) => { const node = h("span.swatch"); node.style.background = `var(--line-${(i % 8) + 1})`; return node; };
+
+/** {node, draw(lines)}: a chart of lines {name, points: [[x, y], …]} with x rising, in `unit`. */
+export function chart({ label = "", height = 220, smooth = 0, floor = null, unit = "", onpick = null } = {}) {
   const canvas = h("canvas", { role: "img", "aria-label": label });
   const tip = h("div.tip", { hidden: true });
   const node = h("div.chart", {}, canvas, tip);
@@ -45,7 +48,7 @@ export function chart({ label = "", height = 220, smooth = 0, floor = null, onpi
     }
     context.textAlign = "center";
     context.textBaseline = "top";
-    for (const one of nice(x0, x1, Math.max(2, Math.round(width / 110)), all.every(([x]) => Number.isInteger(x)))) context.fillText(number(one), Math.min(width - 16, Math.max(left, scale.x(one))), height - 18);
+    for (const one of nice(x0, x1, Math.max(2, Math.round(width / 110)), all.every(([x]) => Number.isInteger(x)))) context.fillText(number(one) + unit, Math.min(width - 16, Math.max(left, scale.x(one))), height - 18);
     if (!all.length) context.fillText("No data yet", width / 2, height / 2);
     for (const one of shown) {
       context.strokeStyle = one.stroke;
@@ -78,7 +81,7 @@ export function chart({ label = "", height = 220, smooth = 0, floor = null, onpi
     fill(tip, found.map((one) => {
       const dot = h("i");
       dot.style.background = one.color || color(one.i);
-      return h("div", {}, dot, `${one.name} `, h("b", {}, number(one.point[1])), h("span.muted", {}, ` at ${number(one.point[0])}`));
+      return h("div", {}, dot, `${one.name} `, h("b", {}, number(one.point[1])), h("span.muted", {}, ` at ${number(one.point[0])}${unit}`));
     }));
     tip.style.left = `${Math.min(event.offsetX + 14, Math.max(0, scale.width - tip.offsetWidth - 4))}px`;
     tip.style.top = `${event.offsetY + 14}px`;

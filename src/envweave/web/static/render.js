@@ -113,13 +113,13 @@ export function tree(value, load, name = null, isOpen = false) {
   const label = name === null ? [] : [h("span.key", {}, name), ": "];
   if (value === null || typeof value !== "object") {
     if (typeof value === "string" && (value.length > 200 || value.includes("\n"))) return h("div", {}, label, block(value));
-    return h("div.leaf", {}, label, scalar(value));
+    return h("div.leaf", {}, label, isNumber(value) ? h("span.t-number", {}, String(value)) : scalar(value));
   }
   const found = !Array.isArray(value) && special(value, load);
   if (found) return h("div.leaf", {}, label, found);
   const keys = Array.isArray(value) ? value.map((_, i) => i) : Object.keys(value);
   if (!keys.length) return h("div.leaf", {}, label, Array.isArray(value) ? "[]" : "{}");
-  if (isRow(value) && value.length <= 12) return h("div.leaf", {}, label, h("span.t-number", {}, `[${value.map((one) => number(one)).join(", ")}]`));
+  if (isRow(value) && value.length <= 12) return h("div.leaf", {}, label, h("span.t-number", {}, `[${value.map(String).join(", ")}]`));
   const inside = h("div.inside");
   const details = h("details.tree", {}, h("summary", {}, label, h("span.muted", {}, Array.isArray(value) ? `[${keys.length}]` : `{${keys.slice(0, 4).join(", ")}${keys.length > 4 ? ", …" : ""}}`)), inside);
   let made = 0;
@@ -145,11 +145,23 @@ export function render(value, load) {
   if (typeof value === "string") return value.length > 80 || value.includes("\n") ? block(value) : scalar(value);
   if (value === null || typeof value !== "object") return scalar(value);
   if (Array.isArray(value)) {
+    if (isChat(value)) return conversation(value, load);
+    if (value.length && value.length <= 24 && value.every((one) => typeof one === "string" && one.length <= 40)) return h("span.t-string", {}, value.map((one) => (one === "" ? '""' : one)).join(", "));
     const shape = shapeOf(value);
     if (isRow(value) && value.length > 64) return tree(value, load);
     return (value.length && isRegular(value, shape) && array(value, shape)) || tree(value, load, null, value.length <= 8);
   }
   return special(value, load) || (Object.keys(value).length ? fields(value, load) : h("span.muted", {}, "{}"));
+}
+
+const isChat = (value) => value.length > 0 && value.every((one) => isObject(one) && typeof one.role === "string" && ("content" in one || "tool_calls" in one));
+const RECENT = 4;
+
+/** Messages of a conversation, of which a long one shows the last ones. */
+function conversation(messages, load) {
+  const one = ({ role, content, ...rest }) => h(`div.message${role === "assistant" ? ".own" : ""}`, {}, h("span.tag", {}, role), h("div.said", {}, content === null || content === undefined || content === "" ? null : typeof content === "string" ? block(content) : render(content, load), Object.keys(rest).length ? fields(rest, load, ["metadata"]) : null));
+  const earlier = messages.slice(0, messages.length > RECENT + 1 ? -RECENT : 0);
+  return h("div.messages", {}, earlier.length ? h("details.raw", {}, h("summary", {}, `${earlier.length} earlier messages`), h("div.messages", {}, earlier.map(one))) : null, messages.slice(earlier.length).map(one));
 }
 
 const OUTPUT = { stdout: "output", stderr: "output", traceback: "output", code: "code", source: "code", program: "code", patch: "code" };
@@ -175,10 +187,11 @@ const execution = (result, load) => fields(result, load, result.success ? ["succ
 
 function toolCalls(calls, load) {
   return h("div.calls", {}, calls.map((call) => {
-    const [given, named] = Array.isArray(call.arguments) ? call.arguments : [[], call.arguments || {}];
+    const { name, arguments: sent } = call.function || call; // as chat messages have it, or as steps do
+    const [given, named] = Array.isArray(sent) ? sent : typeof sent === "string" ? [[sent], {}] : [[], sent || {}];
     const plain = (one) => { try { return JSON.stringify(one).slice(0, 120); } catch { return "…"; } };
     const text = [...(given || []).map(plain), ...Object.entries(named || {}).map(([key, one]) => `${key}=${plain(one)}`)].join(", ");
-    return h("div.call", {}, h("code", {}, highlight(`${call.name}(${text})`)), call.error ? h("div.bad", {}, call.error)
+    return h("div.call", {}, h("code", {}, highlight(`${name}(${text})`)), call.error ? h("div.bad", {}, call.error)
       : call.value !== undefined && call.value !== null ? h("div.returned", {}, "→ ", render(call.value, load)) : null);
   }));
 }

@@ -1,6 +1,6 @@
 // The page of a server: play an episode, watch the sessions, read the schema.
 import { byId, duration, fill, h, number, plural, request, shortcut, size, startShortcuts } from "./dom.js";
-import { chart } from "./chart.js";
+import { chart, swatch } from "./chart.js";
 import { field, FormError } from "./forms.js";
 import { block, ending, events, fields, observation, render, reward, tree } from "./render.js";
 import { highlight } from "./highlight.js";
@@ -21,7 +21,8 @@ class Player {
     this.variables = h("section.card", { hidden: true });
     this.problem = h("p.bad", { role: "alert" });
     this.chart = chart({ label: "Reward of each step", height: 120 });
-    this.rewardCard = h("section.card", { hidden: true }, h("h2", {}, "Reward of each step"), this.chart.node);
+    this.legend = h("div.legend");
+    this.rewardCard = h("section.card", { hidden: true }, h("h2", {}, "Reward of each step"), this.legend, this.chart.node);
     this.node = h("div.play", {}, h("div.column", {}, this.stream, this.problem, this.composer), h("aside", {},
       h("section.card", {}, h("h2", {}, "Episode"), this.resetForm(), this.status), this.rewardCard, this.variables));
     this.isCode = isCode(about.action);
@@ -175,6 +176,7 @@ class Player {
     this.session && h("button.quiet.small", { type: "button", onclick: () => this.run(async () => { await this.close(); this.clear(); }) }, "Close this session"));
     this.rewardCard.hidden = this.rewards.length < 2;
     const agents = [...new Set(this.rewards.flatMap((one) => Object.keys(one)))];
+    fill(this.legend, agents.length > 1 ? agents.map((agent, i) => h("span", {}, swatch(i), agent)) : null);
     this.chart.draw(agents.map((agent) => ({ name: agent || "reward", points: this.rewards.map((one, i) => [i + 1, one[agent] ?? NaN]) })));
     this.resetButton.textContent = result ? "Reset again" : "Reset";
     this.drawComposer();
@@ -209,10 +211,10 @@ class Player {
     const mask = (need) => need?.action_mask ?? this.result.info?.action_mask ?? null;
     if (!about.possible_agents) {
       const one = field(about.action, { mask: mask(needs[0]), name: "action" });
-      this.form("Action", [one.node, hint(mask(needs[0]))], () => { const action = one.read(); return this.act({ action }, action); });
+      this.form("Action", [one.node, hint(mask(needs[0]), one.node)], () => { const action = one.read(); return this.act({ action }, action); });
     } else {
       const parts = needs.map((need) => ({ agent: need.agent_id, mask: need.action_mask, ...field(about.action.properties[need.agent_id] || {}, { root: about.action, mask: need.action_mask, name: need.agent_id }) }));
-      this.form(null, h("div.agents", {}, parts.map((one) => h("fieldset.agent", {}, h("legend", {}, one.agent), one.node, hint(one.mask)))), () => {
+      this.form(null, h("div.agents", {}, parts.map((one) => h("fieldset.agent", {}, h("legend", {}, one.agent), one.node, hint(one.mask, one.node)))), () => {
         const action = Object.fromEntries(parts.map((one) => [one.agent, one.read()]));
         return this.act({ action }, action);
       });
@@ -275,7 +277,8 @@ class Player {
 
 const greeting = (text) => h("p.greeting", {}, about.description ? h("span", {}, about.description) : null, h("br"), h("span.muted", {}, text));
 const fact = (name, ...value) => [h("dt", {}, name), h("dd", {}, value)];
-const hint = (mask) => (Array.isArray(mask) && mask.length <= 64 ? h("p.muted.small", {}, `legal: ${mask.flatMap((one, i) => (one ? [i] : [])).join(", ") || "none"}`) : mask && !Array.isArray(mask) ? tree(mask, null, "legal") : null);
+/** What is legal, in words, where the form does not show it. */
+const hint = (mask, node) => (Array.isArray(mask) ? mask.length <= 64 && !node.querySelector(".choices, select") && !node.matches(".choices, select") && h("p.muted.small", {}, `legal: ${mask.flatMap((one, i) => (one ? [i] : [])).join(", ") || "none"}`) : mask && !Array.isArray(mask) ? tree(mask, null, "legal") : null);
 const isHollow = (value) => Object.entries(value).every(([name, one]) => ["action_mask", "reward_parts", "metrics"].includes(name) || (one !== null && typeof one === "object" && isHollow(one)));
 const brief = (action) => { const text = JSON.stringify(action); return text.length > 200 ? `${text.slice(0, 200)} …` : text; };
 const isCode = (schema) => { const names = Object.entries(schema.properties || {}).filter(([name]) => name !== "metadata"); return !about.possible_agents && names.length === 1 && names[0][0] === "code" && names[0][1].type === "string"; };
@@ -285,7 +288,7 @@ const isCode = (schema) => { const names = Object.entries(schema.properties || {
 class Live {
   constructor() {
     this.rates = [];
-    this.chart = chart({ label: "Calls per second", height: 160, floor: 0 });
+    this.chart = chart({ label: "Calls per second", height: 160, floor: 0, unit: " s" });
     this.figures = h("div.figures");
     this.tables = h("div.columns");
     this.node = h("div", {}, this.figures, h("section.card", {}, h("h2", {}, "Calls per second"), this.chart.node), this.tables);
@@ -295,15 +298,14 @@ class Live {
     const live = await request("live");
     const calls = live.calls.reduce((sum, one) => sum + one.count, 0);
     const now = performance.now() / 1000;
-    if (this.last) this.rates.push([now - this.began, (calls - this.last.calls) / (now - this.last.now)]);
-    else this.began = now;
+    if (this.last) this.rates.push([now, (calls - this.last.calls) / (now - this.last.now)]);
     this.last = { calls, now };
     this.rates = this.rates.slice(-120);
-    this.chart.draw([{ name: "calls per second", points: this.rates }]);
+    this.chart.draw([{ name: "calls per second", points: this.rates.map(([at, rate]) => [at - now, rate]) }]);
     const failed = live.calls.filter((one) => one.outcome !== "ok").reduce((sum, one) => sum + one.count, 0);
     fill(this.figures, figure("Server", live.unready_reason ? `not ready: ${live.unready_reason}` : "ready", live.unready_reason ? "bad" : "good"),
       figure("Sessions", `${number(live.total)} of ${number(live.limit)}`), figure("Waiting", number(live.waiting), live.waiting ? "bad" : ""),
-      figure("Calls", number(calls)), figure("Refused or failed", number(failed), failed ? "bad" : ""), figure("Connections", number(live.connections)),
+      figure("Calls", number(calls)), figure("Errors", number(failed), failed ? "bad" : ""), figure("Connections", number(live.connections)),
       figure("Received", size(live.received_bytes)), figure("Sent", size(live.sent_bytes)),
       live.workers || live.workers_replaced ? figure("Workers", `${number(live.workers)}, ${number(live.workers_replaced)} replaced`) : null, live.stuck ? figure("Stuck calls", number(live.stuck), "bad") : null);
     const methods = Object.entries(live.durations).map(([method, { counts, seconds }]) => {

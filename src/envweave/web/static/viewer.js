@@ -1,6 +1,6 @@
 // The viewer of runs: their list and curves, their episodes, one trajectory, the tree of forks.
 import { byId, duration, fill, h, number, plural, request, shortcut, startShortcuts, when } from "./dom.js";
-import { chart } from "./chart.js";
+import { chart, swatch } from "./chart.js";
 import { block, ending, events, isMark, observation, render, reward, tree } from "./render.js";
 import { highlight } from "./highlight.js";
 
@@ -12,7 +12,6 @@ const PAGE = 200;
 
 const ask = (name, params = {}) => request(`api/${name}?${new URLSearchParams(Object.entries(params).filter(([, one]) => one !== "" && one !== null && one !== undefined))}`);
 const link = (page, params = {}) => `#/${page}?${new URLSearchParams(Object.entries(params).filter(([, one]) => one !== "" && one !== null && one !== undefined))}`;
-const swatch = (i) => { const node = h("span.swatch"); node.style.background = `var(--line-${(i % 8) + 1})`; return node; };
 
 function place() {
   const [page, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
@@ -108,7 +107,9 @@ class Curves {
       }
       const { points, offset } = await ask("rewards", { run: run.id, since: run.seen });
       run.seen = offset;
-      this.add(run, RETURNS, points.map(([x, y]) => [x, y]));
+      const agents = [...new Set(points.flatMap(([, y]) => (y !== null && typeof y === "object" ? Object.keys(y) : [])))];
+      this.add(run, RETURNS, points.filter(([, y]) => typeof y === "number").map(([x, y]) => [x, y]));
+      for (const agent of agents) this.add(run, `${RETURNS} of ${agent}`, points.filter(([, y]) => y?.[agent] !== undefined).map(([x, y]) => [x, y[agent]]));
       this.add(run, LENGTHS, points.map(([x, , z]) => [x, z]));
     }));
   }
@@ -140,7 +141,10 @@ function select(label, choices, value, onchange) {
   return h("label", {}, label, node);
 }
 
-function crumbs(...links) {
+/** Name the place of a view, unless another one was opened while it asked the server. */
+function crumbs(owner, title, ...links) {
+  if (owner !== view) return;
+  document.title = `${title} · envweave view`;
   fill(byId("place"), links.map(([text, to], i) => [i ? h("span.muted", {}, "›") : null, h("a", { href: to, "aria-current": i === links.length - 1 ? "page" : null }, text)]));
 }
 
@@ -163,8 +167,7 @@ class RunsView {
   async refresh() {
     const { name, runs } = await ask("runs");
     fill(byId("title"), name);
-    document.title = `${name} · envweave view`;
-    crumbs(["Runs", "#/"]);
+    crumbs(this, name, ["Runs", "#/"]);
     this.runs = runs;
     if (this.isNew && runs.some((one) => one.is_indexed)) { // those that have something to show
       runs.filter((one) => one.has_metrics || one.episodes > 1).slice(0, 8).forEach((one) => this.chosen.add(one.id));
@@ -201,7 +204,7 @@ class RunsView {
       const i = ids.indexOf(one.id);
       return h("tr", {}, h("td", {}, box, " ", i >= 0 ? swatch(i) : null), h("td.title", {}, h("a", { href: link("run", { run: one.id }) }, one.id)), h("td", {}, one.env_id || "–", one.backend ? h("span.muted.small", {}, ` ${one.backend}`) : null),
         h("td", {}, when(one.started)), h("td", {}, one.is_indexed ? number(one.episodes) : "reading …"), h("td", {}, number(one.steps)), h("td", {}, number(one.reward)),
-        h("td", {}, outcomes(one)), h("td", {}, one.is_live ? [h("span.live-dot"), "live"] : null));
+        h("td.outcomes", {}, outcomes(one)), h("td", {}, one.is_live ? [h("span.live-dot"), "live"] : null));
     }))) : h("p.muted", {}, "There are no runs in this folder yet. Record one with record=\"runs/x\", or train one."));
     const name = focused && (focused.ariaLabel || focused.textContent);
     if (name) [...this.table.querySelectorAll("a, input")].find((one) => (one.ariaLabel || one.textContent) === name)?.focus({ preventScroll: true });
@@ -235,8 +238,7 @@ class RunView {
 
   async refresh() {
     const run = this.run = await ask("run", { run: this.params.run });
-    crumbs(["Runs", "#/"], [run.id, link("run", { run: run.id })]);
-    document.title = `${run.id} · envweave view`;
+    crumbs(this, run.id, ["Runs", "#/"], [run.id, link("run", { run: run.id })]);
     const card = (name, ...value) => h("div.figure-card", {}, h("span.muted.small", {}, name), h("b", { title: value.length === 1 && typeof value[0] === "string" ? value[0] : null }, value));
     fill(this.figures, card("Environment", run.env_id || "–"), card("Episodes", number(run.episodes)), card("Steps", number(run.steps)), card("Mean return", number(run.reward)),
       card("Lost", number(Object.entries(run.blames).reduce((sum, [blame, count]) => sum + (blame === "agent" ? 0 : count), 0))), card("Started", when(run.started).slice(5)),
@@ -269,7 +271,7 @@ class RunView {
           return { total: found.matching, rows: found.rows.slice(0, PAGE) };
         },
         row: (one) => h("a.line", { href: link("episode", { run: run.id, episode: one.id }), role: "row" }, h("code", {}, one.parent ? "↳ " : "", one.id), h("span", {}, one.task || "–"), h("span", {}, one.seed === null || typeof one.seed === "object" ? "–" : String(one.seed)), h("span", {}, number(one.steps)),
-          h("span", {}, render(one.reward)), h("span", { title: one.message || null }, ending(one.reason, one.blame, this.run.is_live ? "running" : "unfinished")), h("span", {}, duration(one.duration_s)), h("span.muted", {}, when(one.started))),
+          h("span.t-number", { title: typeof one.reward === "object" && one.reward ? number(one.reward) : null }, number(one.reward?.$float ?? one.reward)), h("span", { title: one.message || null }, ending(one.reason, one.blame, this.run.is_live ? "running" : "unfinished")), h("span", {}, duration(one.duration_s)), h("span.muted", {}, when(one.started))),
         onopen: (one) => { location.hash = link("episode", { run: run.id, episode: one.id }); },
       });
       fill(this.body, h("div.toolbar", {}, select("end", [["", "any"], ...["terminated", "truncated", "error", "timeout", "lost", "running"].map((one) => [one, one])], params.reason || "", change("reason")),
@@ -362,26 +364,27 @@ class EpisodeView {
       label: "Steps", columns: "2.6rem minmax(0, 1fr) max-content",
       fetch: (offset, limit) => ask("steps", { run: params.run, episode: params.episode, offset, limit }),
       row: (one, i) => h("div.line", { role: "row", title: one.action, onclick: () => this.go(i) }, h("span.muted", {}, one.event === "reset" ? "reset" : one.event === "answer" ? "↳" : String(one.step ?? i)),
-        h("code", {}, one.failed ? h("span.bad", {}, "× ") : null, one.action, one.tools ? h("span.muted", {}, ` · ${plural(one.tools, "tool")}`) : null, one.logs ? h("span.muted", {}, ` · ${plural(one.logs, "log")}`) : null), h("span", {}, one.reward === null ? "" : render(one.reward))),
+        h("code", {}, one.failed ? h("span.bad", {}, "× ") : null, one.action, one.tools ? h("span.muted", {}, ` · ${plural(one.tools, "tool")}`) : null, one.logs ? h("span.muted", {}, ` · ${plural(one.logs, "log")}`) : null), h("span.t-number", {}, one.reward === null ? "" : number(one.reward?.$float ?? one.reward))),
     });
-    this.rewards = h("section.card", {}, this.chart.node);
+    this.legend = h("div.legend");
+    this.rewards = h("section.card", {}, h("h2", {}, "Reward of each step"), this.legend, this.chart.node);
     this.node = h("div", {}, this.head, h("div.trajectory", {}, h("div", {}, this.list.node), h("div", {}, this.rewards, this.detail)));
   }
 
   async refresh() {
     const { run, episode } = this.params;
     const one = this.episode = await ask("episode", { run, episode });
-    crumbs(["Runs", "#/"], [run, link("run", { run })], [one.id, link("episode", { run, episode })]);
-    document.title = `${one.id} · envweave view`;
+    crumbs(this, one.id, ["Runs", "#/"], [run, link("run", { run })], [one.id, link("episode", { run, episode })]);
     const parent = one.parent && h("a.small", { href: link("episode", { run, episode: one.parent.episode, line: one.parent.step }) }, `↳ fork of ${one.parent.episode} at step ${one.parent.step}`);
     fill(this.head, h("section.card", {}, h("div.step-head", {}, h("h1", {}, one.id), ending(one.reason, one.blame, one.is_live ? "running" : "unfinished"), h("b", {}, `return ${number(one.reward?.$float ?? one.reward)}`), h("span.muted", {}, plural(one.steps, "step")),
       one.duration_s ? h("span.muted", {}, duration(one.duration_s)) : null, one.task && h("span.muted", {}, `task ${one.task}`), one.seed !== null && h("span.muted", {}, `seed ${typeof one.seed === "object" ? "…" : one.seed}`), parent,
       one.end && h("a.small", { href: `api/raw?${new URLSearchParams({ run, episode, line: "end" })}` }, "raw end")),
     one.message ? h(one.blame ? "p.bad" : "p.muted", {}, one.message) : null,
     one.children.length ? h("details", {}, h("summary.small", {}, `${plural(one.children.length, "fork")} of this episode`), forkTree([{ ...one, parent: null }, ...one.children], run, { current: one.id, isLive: one.is_live })) : null));
-    const points = one.rewards;
-    this.rewards.hidden = points.length < 2;
-    this.chart.draw([{ name: "reward", points }]);
+    const curves = Object.entries(one.rewards);
+    this.rewards.hidden = one.reward === null || curves.every(([, points]) => points.length < 2);
+    fill(this.legend, curves.length > 1 || curves[0]?.[0] !== "reward" ? curves.map(([name], i) => h("span", {}, swatch(i), name)) : null);
+    this.chart.draw(curves.map(([name, points]) => ({ name, points })));
     if (this.lines !== one.lines) await this.list.load({ keep: this.lines !== undefined });
     const isFirst = this.lines === undefined;
     this.lines = one.lines;
@@ -420,12 +423,16 @@ class EpisodeView {
   }
 }
 
-const flag = (name, value) => (value === true ? h("span.badge.done", {}, name) : value && typeof value === "object" ? h("span.badge", {}, `${name}: ${Object.entries(value).filter(([, one]) => one).map(([agent]) => agent).join(", ") || "nobody"}`) : null);
+const flag = (name, value) => (value === true ? h("span.badge.done", {}, name) : value && typeof value === "object" && Object.values(value).some(Boolean) ? h("span.badge", {}, `${name}: ${Object.entries(value).filter(([, one]) => one).map(([agent]) => agent).join(", ")}`) : null);
 const isPlain = (value) => value && typeof value === "object" && !Array.isArray(value) && !isMark(value);
+
+/** An agent's action, without metadata that it left empty. */
+const withoutEmpty = ({ metadata, ...rest }) => (isPlain(metadata) && !Object.keys(metadata).length ? rest : metadata === undefined ? rest : { metadata, ...rest });
 
 function actionOf(action, load) {
   if (!isPlain(action)) return typeof action === "string" ? block(action) : render(action, load);
-  const { metadata, ...rest } = action;
+  const { metadata, ...own } = action;
+  const rest = Object.fromEntries(Object.entries(own).map(([name, one]) => [name, isPlain(one) ? withoutEmpty(one) : one]));
   const names = Object.keys(rest);
   if (names.length === 1 && typeof rest.code === "string") return block(rest.code, { kind: "code", label: "code" });
   return names.length === 1 && typeof rest[names[0]] !== "string" ? h("code", {}, highlight(JSON.stringify(rest))) : render(rest, load);

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from envweave.errors import EnvWeaveError, OptionError
 from envweave.web.assets import SECURITY_HEADERS, asset, data, page
 from envweave.web.viewer.folder import RunsFolder
-from envweave.web.viewer.index import IndexedEpisode, RunIndex
+from envweave.web.viewer.index import IndexedEpisode, RunIndex, read_rewards
 from envweave.wire.json_dialect import from_dialect
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ PAGE = 500
 SHOWN_NUMBERS = 200_000
 """How many numbers of one array are sent."""
 
+AGENT_STEPS = 2000
+"""Up to how many steps have a curve of rewards for each agent: their lines are read for it."""
+
 NODES = 3000
 """How many episodes the tree of forks shows."""
 
@@ -38,7 +41,7 @@ _SORTS: dict[str, Callable[[IndexedEpisode], Any]] = {
     "started": lambda one: one.started,
     "id": lambda one: one.id,
     "steps": lambda one: one.steps,
-    "reward": lambda one: -math.inf if math.isnan(one.reward) else one.reward,
+    "reward": lambda one: -math.inf if math.isnan(one.reward) or not one.is_scored else one.reward,
     "reason": lambda one: (one.reason or "", one.blame or ""),
     "task": lambda one: one.task,
     "seed": lambda one: one.seed if isinstance(one.seed, int) else -1,
@@ -121,7 +124,7 @@ class _Queries:
         ended = [one for one in self._run(query).all_episodes() if one.reason is not None]
         ended.sort(key=lambda one: one.started + (one.duration_s or 0.0))
         usable = [one for one in ended if one.blame in (None, "agent")]
-        points = [(i + 1, one.reward, one.steps) for i, one in enumerate(usable)]
+        points = [(i + 1, one.returned, one.steps) for i, one in enumerate(usable)]
         return {"points": points[since:], "offset": len(points)}
 
     def episodes(self, query: Any) -> Any:
@@ -146,7 +149,7 @@ class _Queries:
         return {
             **shown(episode.summary()),
             "lines": len(episode.lines),
-            "rewards": _thinned(episode.rewards),
+            "rewards": _curves(run, episode),
             "children": shown(children[:PAGE]),
             "end": end,
             "is_live": run.is_live,
@@ -214,7 +217,10 @@ def _matches(episode: IndexedEpisode, query: Any) -> bool:
     if text and text not in episode.id and text not in episode.message:
         return False
     low, high = _float(query, "min"), _float(query, "max")
-    return (low is None or episode.reward >= low) and (high is None or episode.reward <= high)
+    if low is None and high is None:
+        return True
+    low, high = -math.inf if low is None else low, math.inf if high is None else high
+    return episode.is_scored and low <= episode.reward <= high
 
 
 def _integer(query: Any, name: str) -> int:
@@ -232,6 +238,19 @@ def _float(query: Any, name: str) -> float | None:
         return float(text)
     except ValueError:
         raise OptionError(f"{name} must be a number, got {text[:80]!r}.") from None
+
+
+def _curves(run: RunIndex, episode: IndexedEpisode) -> dict[str, list[tuple[int, float]]]:
+    """The rewards of each step, by agent; of many steps of several agents, their sums."""
+    if episode.by_agent is None:
+        return {"reward": _thinned(episode.rewards)}
+    if len(episode.lines) > AGENT_STEPS:
+        return {"sum of all agents": _thinned(episode.rewards)}
+    curves: dict[str, list[tuple[int, float]]] = {name: [] for name in episode.by_agent}
+    for i, place in enumerate(episode.lines):
+        for name, reward in (read_rewards(run.event(place).get("reward")) or {}).items():
+            curves.setdefault(name, []).append((i, reward))
+    return curves
 
 
 def _thinned(rewards: Any) -> list[tuple[int, float]]:
@@ -277,12 +296,31 @@ def _reward_in_short(value: Any) -> Any:
 
 
 def _brief(action: Any) -> str:
-    plain = shown(action)
-    if isinstance(plain, dict):
-        plain = {name: one for name, one in plain.items() if one not in ({}, None)}
-        if len(plain) == 1 and next(iter(plain))[:1] != "$":
-            plain = next(iter(plain.values()))
-    return " ".join(_in_words(plain)[:400].split())[:120]
+    plain = _filled(shown(action))
+    if _is_plain(plain) and plain and all(map(_is_plain, plain.values())):  # by agent
+        words = ", ".join(f"{name}: {_in_words(_bare(one))}" for name, one in plain.items())
+    else:
+        words = _in_words(_bare(plain))
+    return " ".join(words[:400].split())[:120]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value, as `shown` returns it, is an object, and no mark of another value."""
+    return isinstance(value, dict) and not any(name.startswith("$") for name in value)
+
+
+def _bare(action: Any) -> Any:
+    """An action without the fields that are empty; of a message or a single field, the content."""
+    filled = _filled(action)
+    if _is_plain(filled) and filled.keys() == {"role", "content"}:
+        return filled["content"]
+    return next(iter(filled.values())) if _is_plain(filled) and len(filled) == 1 else filled
+
+
+def _filled(action: Any) -> Any:
+    if not _is_plain(action):
+        return action
+    return {name: one for name, one in action.items() if one not in ({}, None)}
 
 
 def _in_words(value: Any) -> str:

@@ -36,6 +36,9 @@ METRICS_BYTES = 1 << 20
 VALUE_BYTES = 64 << 20
 """The largest stored value that is shown."""
 
+AGENTS = 32
+"""Of how many agents rewards are shown."""
+
 _FILE_BITS = 48  # of a place: the offset; above them, the number of the file
 
 
@@ -67,12 +70,15 @@ class IndexedEpisode:
     Attributes:
         lines: The places of `reset`, of every `step` and of every `answer`, in order.
         rewards: The reward of each of these lines; with several agents, the sum.
+        reward: Its whole reward; with several agents, the sum.
+        by_agent: Its whole reward by agent; `None` with one agent.
+        is_scored: Whether it has a reward at all.
         end: The place of `end`; -1 while the episode runs.
     """
 
     __slots__ = (
-        "blame", "duration_s", "end", "id", "lines", "message", "parent", "reason", "reward",
-        "rewards", "row", "seed", "started", "steps", "task",
+        "blame", "by_agent", "duration_s", "end", "id", "is_scored", "lines", "message", "parent",
+        "reason", "reward", "rewards", "row", "seed", "started", "steps", "task",
     )  # fmt: skip
 
     def __init__(self, episode_id: str) -> None:
@@ -82,6 +88,8 @@ class IndexedEpisode:
         self.end = -1
         self.steps = 0
         self.reward = 0.0
+        self.by_agent: dict[str, float] | None = None
+        self.is_scored = False
         self.started = 0.0
         self.row: int | None = None
         self.seed: Any = None
@@ -101,7 +109,9 @@ class IndexedEpisode:
             if isinstance(line.duration_s, int | float):
                 self.duration_s = float(line.duration_s)
             if line.reward is not None:
+                self.is_scored = True
                 self.reward = read_reward(line.reward)
+                self.by_agent = read_rewards(line.reward)
             return
         self.lines.append(place)
         earned = read_reward(line.reward) if line.event == "step" else 0.0
@@ -113,6 +123,15 @@ class IndexedEpisode:
         elif line.event == "step":
             self.steps = self.steps + 1 if line.step is None else max(self.steps, line.step)
             self.reward += earned
+            self.is_scored = self.is_scored or line.reward is not None
+            if (rewards := read_rewards(line.reward)) is not None:
+                known = self.by_agent or {}
+                self.by_agent = {**known, **{a: known.get(a, 0.0) + r for a, r in rewards.items()}}
+
+    @property
+    def returned(self) -> float | dict[str, float] | None:
+        """Its whole reward, as people are shown it."""
+        return (self.by_agent or self.reward) if self.is_scored else None
 
     def summary(self) -> dict[str, Any]:
         """Return its figures for a table."""
@@ -122,7 +141,7 @@ class IndexedEpisode:
             "seed": self.seed,
             "task": self.task[:200],
             "steps": self.steps,
-            "reward": self.reward,
+            "reward": self.returned,
             "reason": self.reason,
             "blame": self.blame,
             "message": self.message[:300],
@@ -257,7 +276,7 @@ class RunIndex:
         """Return its figures for the list of runs."""
         episodes = self.all_episodes()
         ended = [one for one in episodes if one.reason is not None]
-        usable = [one for one in ended if one.blame in (None, "agent")]
+        usable = [one for one in ended if one.blame in (None, "agent") and one.is_scored]
         return {
             "id": self.id,
             "env_id": _text(self.header.get("env_id")),
@@ -268,7 +287,7 @@ class RunIndex:
             "is_indexed": self.is_indexed,
             "episodes": len(episodes),
             "steps": self.steps,
-            "reward": sum(one.reward for one in usable) / len(usable) if usable else None,
+            "reward": _mean_return(usable),
             "reasons": Counter(one.reason or "running" for one in episodes),
             "blames": Counter(one.blame for one in ended if one.blame),
             "forks": sum(one.parent is not None for one in episodes),
@@ -346,6 +365,26 @@ def read_reward(value: Any) -> float:
     if "$float" in value:
         return float(value["$float"]) if value["$float"] in ("nan", "inf", "-inf") else 0.0
     return sum(read_reward(one) for one in value.values())
+
+
+def read_rewards(value: Any) -> dict[str, float] | None:
+    """Return a reward by agent; `None` if it is that of one agent."""
+    if not isinstance(value, dict) or "$float" in value:
+        return None
+    return {str(name)[:40]: read_reward(one) for name, one in list(value.items())[:AGENTS]}
+
+
+def _mean_return(episodes: list[IndexedEpisode]) -> float | dict[str, float] | None:
+    """The mean return, by agent if every episode has several of them."""
+    if not episodes:
+        return None
+    agents = {name: 0.0 for one in episodes for name in one.by_agent or ()}
+    if not agents or len(agents) > AGENTS or any(one.by_agent is None for one in episodes):
+        return sum(one.reward for one in episodes) / len(episodes)
+    for one in episodes:
+        for name, reward in (one.by_agent or {}).items():
+            agents[name] += reward / len(episodes)
+    return agents
 
 
 def _add_points(points: dict[str, list[tuple[float, float]]], line: dict[str, Any]) -> None:
