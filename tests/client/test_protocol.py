@@ -124,7 +124,7 @@ def test_a_message_that_is_too_large_for_the_server_is_never_sent():
     exchange, (one,) = opened(1)
     exchange.limit_bytes = 1000
 
-    with pytest.raises(EncodeError, match="takes 1000 at most"):
+    with pytest.raises(EncodeError, match="accepts at most 1000"):
         exchange.frame([one.call("step", {"action": "x" * 1000})])
 
     assert not exchange.is_waiting

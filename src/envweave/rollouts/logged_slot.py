@@ -190,7 +190,7 @@ class LoggedSlot:
     async def _play_again(self) -> tuple[Difference | None, EpisodeEnd | None]:
         """Play the logged episode again; return the first difference, or the end of a loss."""
         replay = self._logged().replay(None)
-        target = _ReplayTarget(self._slot, self._params)
+        target = _ReplaySlot(self._slot, self._params)
         difference = await replay_on_async(replay, target)
         if target.loss is not None:
             return None, target.loss
@@ -250,7 +250,7 @@ class LoggedSlot:
 
 
 @final
-class _ReplayTarget:
+class _ReplaySlot:
     """Where an episode is played again: begun just as it was, and watched for losses.
 
     Attributes:
