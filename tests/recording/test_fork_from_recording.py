@@ -224,3 +224,18 @@ def test_a_number_of_forks_that_is_none_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(OptionError, match="n must be"):
         ew.load(tmp_path).episode(episode_id).at(1).fork(0)
+
+
+def test_an_answer_that_the_parent_gave_after_the_fork_is_not_inherited(tmp_path: Path) -> None:
+    with ew.make(AskingWalk, record=tmp_path, forkable=True) as env:
+        env.reset(seed=1, task="walk-1")
+        first = env.step(1).tool_calls[0]
+        env.step(ew.ToolResult(first.call_id, 2))
+        second = env.step(1).tool_calls[0]
+        (child,) = env.fork()
+        env.step(ew.ToolResult(second.call_id, 3))
+        child.close()
+
+    loaded = next(one for one in ew.load(tmp_path) if one.parent is not None)
+
+    assert loaded.inherited == [1, ew.ToolResult(first.call_id, 2), 1]

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, final, overload
 
@@ -22,6 +23,7 @@ from envweave.types import (
     EpisodeParent,
     EpisodeStep,
     Task,
+    ToolCallRequest,
     ToolResult,
 )
 from envweave.types.episodes import EpisodeOrigin
@@ -380,16 +382,37 @@ class Recording:
                 f"Step {summary.missing} of episode {summary.id!r} was not recorded, so the "
                 "episode cannot be loaded. The log of the program that recorded it says why."
             )
-        episode = _Loader(summary, self._values, typed=typed).load()
+        loader = _Loader(summary, self._values, typed=typed)
+        episode = loader.load()
         if marked:
             _mark_truncated(episode)
         if summary.parent is not None and summary.parent.episode in self._by_id:
-            parent = self.load(self.summary(summary.parent.episode), typed=False)
-            own = [one.action for one in parent.steps if one.step_index <= summary.parent.step]
-            episode.inherited = [*parent.inherited, *own]
+            episode.inherited = self._inherited(summary.parent, loader)
         if self._origin_of is not None:
             episode.origin = self._origin_of(self, summary)
         return episode
+
+    def _inherited(self, parent: EpisodeParent, child: _Loader) -> list[Any]:
+        """Return the actions of an episode's parents up to where it was forked.
+
+        A fork may be taken between a step and the answers to its tool calls, which count as none.
+        """
+        summary = self.summary(parent.episode)
+        episode = self.load(summary, typed=False)
+        actions = list(episode.inherited)
+        pending = _Loader(summary, self._values, typed=False).calls_at_start
+        first_step = 0 if summary.parent is None else summary.parent.step
+        if parent.step == first_step and child.is_at(pending, episode.digests[0]):
+            return actions
+        for place, one in enumerate(episode.steps):
+            if one.step_index > parent.step:
+                break
+            actions.append(one.action)
+            pending += sum(isinstance(event, ToolCallRequest) for event in one.events)
+            pending -= one.is_answer
+            if one.step_index == parent.step and child.is_at(pending, episode.digests[place + 1]):
+                break
+        return actions
 
     def __len__(self) -> int:
         return len(self._summaries)
@@ -483,6 +506,20 @@ class _Loader:
         if self._several and episode.reward is None:
             episode.reward = {}
         return episode
+
+    @cached_property
+    def _start(self) -> dict[str, Any]:
+        return next(iter(self._lines()))
+
+    @property
+    def calls_at_start(self) -> int:
+        """How many tool calls wait for an answer when it begins."""
+        requests = self._start.get("requests") or ()
+        return sum(one["type"] == "tool_call_request" for one in requests)
+
+    def is_at(self, pending: int, digest: str) -> bool:
+        """Whether it begins with so many open tool calls, and this observation."""
+        return pending == self.calls_at_start and digest == self._start["digest"]
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         summary = self._summary
