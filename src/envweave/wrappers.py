@@ -54,7 +54,7 @@ def _is_like_a_hook(name: str) -> bool:
 
 
 _FIXED = ("environment", "deterministic", "tasks", "_interface", "_read_reset", "_read_step")
-"""The attributes of a wrapper that are no part of an episode's state."""
+"""The attributes of a wrapper that are not part of an episode's state."""
 
 
 class Wrapper(Environment):

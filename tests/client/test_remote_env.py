@@ -206,7 +206,7 @@ def test_a_full_server_is_reported(url):
         ({"max_episode_steps": 3}, "max_episode_steps=3 comes too late.*Start it with"),
         ({"transform": str}, "transform=.* comes too late"),
         ({"size": 3}, "size=3 comes too late"),
-        ({"backend": "process"}, "backend='process' does not go with"),
+        ({"backend": "process"}, "backend='process' cannot be combined with"),
         ({"base_url": "http://a"}, "two servers"),
         ({"encoding": "xml"}, "encoding must be one of 'msgpack', 'json', got 'xml'"),
         ({"provider": ew.SubprocessProvider()}, "is already running"),

@@ -198,7 +198,7 @@ def test_a_class_that_only_this_program_has_is_refused() -> None:
 @pytest.mark.parametrize(
     ("env", "options", "message"),
     [
-        ("echo-v0", {"docker_image": ECHO, "backend": "process"}, "does not go with the image"),
+        ("echo-v0", {"docker_image": ECHO, "backend": "process"}, "be combined with the image"),
         ("echo-v0", {"docker_image": ECHO, "base_url": "http://127.0.0.1:1"}, "contradicts"),
         (f"docker://{ECHO}", {"docker_image": ECHO}, "contradicts"),
         (f"docker://{ECHO}", {"backend": "inproc"}, "Leave backend out"),

@@ -140,7 +140,7 @@ def test_an_id_that_the_image_lacks_is_reported_and_nothing_is_left() -> None:
         ({"provider": ew.SubprocessProvider()}, "does not start pods"),
         ({"docker_image": " "}, "is not the name of an image"),
         ({"encoding": "xml"}, r"encoding must be one of .*, got 'xml'"),
-        ({"base_url": "http://127.0.0.1:1"}, "does not go with"),
+        ({"base_url": "http://127.0.0.1:1"}, "cannot be combined with"),
     ],
 )
 def test_options_that_contradict_are_refused(options: dict[str, Any], message: str) -> None:

@@ -48,8 +48,8 @@ def chat(
         max_invalid: Truncate an episode after this many invalid replies; `None` for
             any number.
         invalid_reward: What such a reply earns.
-        use_tools: Whether the model is offered the actions as tools, rather than told the form of
-            its replies. Both are understood in either case.
+        use_tools: Whether the model is offered the actions as tools, rather than a description
+            of the form of its replies. Both are understood in either case.
         functions: Functions that answer the tool calls of the environment, by name. Without one
             the model is asked.
         **kwargs: Passed to `make`.

@@ -169,7 +169,7 @@ def choose_backend(
     url = spec.id if spec.backend == "http" else remote.base_url
     named, by = _implied_backend(spec, backend, remote, url)
     if named is not None and backend not in (None, named):
-        raise OptionError(f"backend={backend!r} does not go with {by}. Leave backend out.")
+        raise OptionError(f"backend={backend!r} cannot be combined with {by}. Leave backend out.")
     chosen = (named or "inproc") if backend is None else backend
     if url is not None:
         _refuse_for_servers(url, max_episode_steps, transform, remote.provider, kwargs)

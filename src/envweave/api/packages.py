@@ -36,7 +36,7 @@ def prepare_packages(
         The backend, and how to reach its server: with `venv`, a server on that interpreter.
 
     Raises:
-        OptionError: An option has an invalid value, or does not go with another.
+        OptionError: An option has an invalid value, or cannot be combined with another.
         InstallError: A package is missing, and may not or cannot be installed.
     """
     if venv is None and not requirements and spec.package is None and install == "never":

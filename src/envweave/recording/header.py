@@ -85,7 +85,7 @@ def definition_of(
         if _SECRET.search(name):
             withheld.append(name)
         elif not _is_plain(value):
-            return _undefined(f"its keyword {name!r} is a {type(value).__name__}, no plain data")
+            return _undefined(f"its keyword {name!r} is a {type(value).__name__}, not plain data")
         else:
             plain[name] = value
     env_id = without_password(spec.id)

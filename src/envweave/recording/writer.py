@@ -283,7 +283,7 @@ class _Core:
             logger.warning("the last line of %s is torn", self.path)
         failure = (
             f"Recording into {str(self.path)!r} stopped: {error.strerror or error}. What was "
-            "written before can be loaded; the program goes on without recording."
+            "written before can be loaded; the program continues without recording."
         )
         logger.error(failure)
         self.failure = failure

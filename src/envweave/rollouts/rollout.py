@@ -45,7 +45,7 @@ from envweave.types import Episode, EpisodeEnd, Task
 logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_STEPS = 1_000
-"""How many steps an episode of a rollout may have where nobody set a limit."""
+"""How many steps an episode of a rollout may have if no limit is set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,7 +112,7 @@ def read_token(value: Any) -> str:
     """Return the token of a snapshot.
 
     Raises:
-        OptionError: It is no token.
+        OptionError: It is not a token.
     """
     if not isinstance(value, str) or not 0 < len(value) <= MAX_TOKEN:
         raise OptionError(f"token must be what snapshot() returned, got {_preview(value)}.")

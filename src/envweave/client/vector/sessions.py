@@ -156,8 +156,8 @@ class PendingCalls:
             size = len(exchange.encoding.encode(action))
             if size > exchange.limit_bytes - _AROUND_BYTES:
                 raise ActionError(
-                    f"actions[{i}]: it has {size} bytes, and the server takes messages of "
-                    f"{exchange.limit_bytes} at most. Send less, or start the server with a larger "
+                    f"actions[{i}]: it has {size} bytes, and the server accepts messages of "
+                    f"at most {exchange.limit_bytes}. Send less, or start the server with a larger "
                     "max_message_bytes."
                 )
 

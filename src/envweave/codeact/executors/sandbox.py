@@ -340,7 +340,7 @@ _RETRY_S = 0.001
 class LiveSnapshot:
     """A live copy of a session. It runs nothing; `branch` copies it again.
 
-    It keeps the sandbox. When nobody holds it, the copy is killed.
+    It keeps the sandbox. When nothing refers to it any more, the copy is killed.
 
     Args:
         session: The copy.

@@ -275,7 +275,7 @@ class RunView {
         onopen: (one) => { location.hash = link("episode", { run: run.id, episode: one.id }); },
       });
       fill(this.body, h("div.toolbar", {}, select("end", [["", "any"], ...["terminated", "truncated", "error", "timeout", "lost", "running"].map((one) => [one, one])], params.reason || "", change("reason")),
-        select("failure of", [["", "anyone"], ["none", "nobody"], ["agent", "agent"], ["environment", "environment"], ["infrastructure", "infrastructure"]], params.blame || "", change("blame")),
+        select("failure of", [["", "anyone"], ["none", "no one"], ["agent", "agent"], ["environment", "environment"], ["infrastructure", "infrastructure"]], params.blame || "", change("blame")),
         text("min", "return from", "number"), text("max", "to", "number"), text("task", "task"), text("q", "episode or message"), this.count, h("datalist", { id: "tasks" }, run.tasks.slice(0, 100).map((one) => h("option", { value: one })))), this.list.node);
       this.marks();
     }

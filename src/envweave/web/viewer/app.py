@@ -298,9 +298,9 @@ def _reward_in_short(value: Any) -> Any:
 def _brief(action: Any) -> str:
     plain = _filled(shown(action))
     if _is_plain(plain) and plain and all(map(_is_plain, plain.values())):  # by agent
-        words = ", ".join(f"{name}: {_in_words(_bare(one))}" for name, one in plain.items())
+        words = ", ".join(f"{name}: {_short(_bare(one))}" for name, one in plain.items())
     else:
-        words = _in_words(_bare(plain))
+        words = _short(_bare(plain))
     return " ".join(words[:400].split())[:120]
 
 
@@ -323,10 +323,10 @@ def _filled(action: Any) -> Any:
     return {name: one for name, one in action.items() if one not in ({}, None)}
 
 
-def _in_words(value: Any) -> str:
+def _short(value: Any) -> str:
     """A value, as `shown` returns it, on one line."""
     if isinstance(value, list):
-        return f"[{', '.join(map(_in_words, value[:20]))}{', …' if len(value) > 20 else ''}]"
+        return f"[{', '.join(map(_short, value[:20]))}{', …' if len(value) > 20 else ''}]"
     if not isinstance(value, dict):
         return "" if value is None else str(value)
     for mark in ("$float", "$int", "$bytes"):
@@ -335,11 +335,11 @@ def _in_words(value: Any) -> str:
     if isinstance(about := value.get("$array"), dict):
         numbers = about.get("values")
         if isinstance(numbers, list) and len(numbers) <= 20:
-            return _in_words(numbers)
+            return _short(numbers)
         return f"{about.get('dtype')} {about.get('shape')}"
     if "$value" in value:
         return f"{value.get('kind')} of {value.get('bytes')} bytes"
-    return f"{{{', '.join(f'{name}: {_in_words(one)}' for name, one in list(value.items())[:20])}}}"
+    return f"{{{', '.join(f'{name}: {_short(one)}' for name, one in list(value.items())[:20])}}}"
 
 
 def shown(value: Any) -> Any:

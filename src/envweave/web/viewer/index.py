@@ -1,8 +1,8 @@
 """Where every episode and step of a run lies in its files.
 
 A recording may be longer than memory, may still be written, and may be damaged. So its lines are
-read once, what was appended since is read when somebody asks, and only places and a few figures are
-kept: 12 bytes per step, where `load` keeps what it needs to make typed episodes. The lines
+read once, what was appended since is read on the next request, and only places and a few figures
+are kept: 12 bytes per step, where `load` keeps what it needs to make typed episodes. The lines
 themselves are read again when they are shown, as they are.
 """
 
