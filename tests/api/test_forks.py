@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from environments.forking import CountsSnapshots
 
 import envweave as ew
 from envweave.errors import ClosedError, ForkError, OptionError, ResetNeededError
@@ -834,3 +835,21 @@ def test_a_child_whose_parent_is_recorded_elsewhere_is_loaded_and_not_replayed(
     assert [one.step_index for one in episode.steps] == [2]
     (replayed,) = ew.replay(there, env=CopyableWalk).not_replayed
     assert "forked from" in str(replayed.reason)
+
+
+@pytest.mark.slow  # starts a worker process, or a server
+@pytest.mark.parametrize("backend", ["process", "http"])
+def test_a_snapshot_elsewhere_is_dropped_with_the_next_one(backend: str) -> None:
+    with ew.make(CountsSnapshots, backend=backend) as env:
+        env.reset()
+        for _ in range(3):
+            kept = env.snapshot()
+            del kept
+        children = env.fork(2)
+        last = env.snapshot()
+
+        assert env.step(0).observation == {"snapshots": 1}  # `last`; the one of fork() is dropped
+
+        env.restore(last)
+        for child in children:
+            child.close()

@@ -243,9 +243,10 @@ def test_a_token_that_was_never_given_is_refused_and_the_episode_goes_on(
     with ew.make(url) as env:
         env.reset(seed=3)
         snapshot = env.snapshot()
+        other = dataclasses.replace(snapshot.state, token=token)
 
         with pytest.raises(ForkError, match=r"not kept|No worker process"):
-            env.restore(dataclasses.replace(snapshot, state=snapshot.state._replace(token=token)))
+            env.restore(dataclasses.replace(snapshot, state=other))
 
         assert env.step(1.0).step_index == 1
 
@@ -255,9 +256,10 @@ def test_what_is_no_token_is_refused(url: str, token: Any) -> None:
     with ew.make(url) as env:
         env.reset(seed=3)
         snapshot = env.snapshot()
+        other = dataclasses.replace(snapshot.state, token=token)
 
         with pytest.raises(OptionError, match="token must be what snapshot"):
-            env.restore(dataclasses.replace(snapshot, state=snapshot.state._replace(token=token)))
+            env.restore(dataclasses.replace(snapshot, state=other))
 
         assert env.step(1.0).step_index == 1
 

@@ -28,7 +28,7 @@ from envweave.errors import (
     WireError,
 )
 from envweave.session.episodes import EpisodeTracker, Position, with_autoreset
-from envweave.session.kept_snapshots import KeptSnapshot
+from envweave.session.kept_snapshots import DroppedSnapshots, KeptSnapshot
 from envweave.session.loss_log import LOSSES_LOGGED
 from envweave.session.session import Phase, check_snapshot_kind, refusal
 from envweave.types import AGENT, EpisodeEnd, ResetResult, State, StepResult, ToolResult
@@ -116,6 +116,7 @@ class RemoteSession:
         self._limit_s = None if timeout_s is None else 3 * timeout_s + _MARGIN_S
         self._open_limit_s = OPEN_S + (wait_s or 0.0)
         self._tracker = EpisodeTracker(several_agents=several)
+        self._dropped = DroppedSnapshots()
         self._position: Position | None = None
         self._caller: Caller | None = None
         self._has_opened = False
@@ -251,8 +252,9 @@ class RemoteSession:
         try:
             if not self._has_opened:
                 yield from self.open()
-            reply = yield self.call("snapshot", {}), self._limit_s
-            point = read_snapshot(_value(reply))
+            params = snapshot_params(self._dropped)
+            reply = yield self.call("snapshot", params), self._limit_s
+            point = self._dropped.watch(read_snapshot(_value(reply)))
         except LOSSES as loss:
             self._lose_to(loss)
             if not self._has_opened:
@@ -367,6 +369,12 @@ def _value(reply: Reply) -> Any:
     if reply.fault is not None:
         raise error_of(reply.fault)
     return reply.result
+
+
+def snapshot_params(dropped: DroppedSnapshots) -> dict[str, Any]:
+    """Return the parameters of a `snapshot` call."""
+    tokens = dropped.take()
+    return {"dropped": tokens} if tokens else {}
 
 
 def read_snapshot(plain: Any) -> KeptSnapshot:

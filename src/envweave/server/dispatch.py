@@ -24,7 +24,7 @@ from envweave.errors import (
     suggest,
 )
 from envweave.session import AsyncDriver, LoopDriver, Phase, Position, Session, SyncDriver
-from envweave.session.kept_snapshots import MAX_TOKEN, KeptSnapshots
+from envweave.session.kept_snapshots import CAPACITY, MAX_TOKEN, KeptSnapshots
 from envweave.session.session import SessionSnapshot
 from envweave.types import ResetResult, State, StepResult, Task, ToolResult
 from envweave.wire.results import encode_result
@@ -38,7 +38,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "check_reset": ("seed", "task", "options", "episode_id"),
     "step": ("action", "answer", "timeout_s"),
     "state": (),
-    "snapshot": (),
+    "snapshot": ("dropped",),
     "restore": ("token",),
 }
 """The methods of an environment, with the names of their parameters."""
@@ -56,12 +56,14 @@ class ParsedCall(NamedTuple):
         reset_kwargs: The keyword arguments of a reset; empty for other methods.
         action: The action of a step.
         token: The token of the snapshot to restore.
+        dropped: The tokens of snapshots that the caller has dropped.
     """
 
     method: str
     reset_kwargs: dict[str, Any]
     action: Any = None
     token: str = ""
+    dropped: tuple[str, ...] = ()
 
 
 class CallOutcome(NamedTuple):
@@ -105,6 +107,8 @@ def read_call(method: str, params: Mapping[str, Any]) -> ParsedCall:
         return ParsedCall(method, {}, _read_action(params))
     if method == "restore":
         return ParsedCall(method, {}, token=read_token(params.get("token")))
+    if method == "snapshot":
+        return ParsedCall(method, {}, dropped=read_dropped(params))
     return ParsedCall(method, _read_reset_kwargs(params) if takes else {})
 
 
@@ -117,6 +121,18 @@ def read_token(value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= MAX_TOKEN:
         raise OptionError(f"token must be what snapshot() returned, got {_preview(value)}.")
     return value
+
+
+def read_dropped(params: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the tokens of the snapshots that a caller of `snapshot` has dropped.
+
+    Raises:
+        OptionError: They are not a list of tokens.
+    """
+    tokens = params.get("dropped", [])
+    if not isinstance(tokens, list) or len(tokens) > CAPACITY:
+        raise OptionError(f"dropped must be a list of tokens, got {_preview(tokens)}.")
+    return tuple(map(read_token, tokens))
 
 
 def _read_action(params: Mapping[str, Any]) -> Any:
@@ -280,8 +296,9 @@ def _restored_outcome(
     return outcome
 
 
-def keep_snapshot(outcome: CallOutcome, kept: KeptSnapshots) -> CallOutcome:
+def keep_snapshot(call: ParsedCall, outcome: CallOutcome, kept: KeptSnapshots) -> CallOutcome:
     """Keep a snapshot that a call returned, if it did; its caller gets the token."""
+    kept.drop(call.dropped)
     if isinstance(outcome.value, SessionSnapshot):
         return outcome._replace(encoded=kept.keep(outcome.value))
     return outcome

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
-from typing import NamedTuple, final
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import final
 
 from envweave.errors import ForkError
 from envweave.session.session import SessionSnapshot
@@ -16,7 +19,9 @@ CAPACITY = 256
 """How many snapshots a process keeps; the oldest is dropped for a new one."""
 
 
-class KeptSnapshot(NamedTuple):
+@final
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class KeptSnapshot:
     """What a caller elsewhere holds of a snapshot.
 
     Attributes:
@@ -28,6 +33,26 @@ class KeptSnapshot(NamedTuple):
     token: str
     episode_id: str | None
     step_index: int
+
+    def __deepcopy__(self, memo: dict[int, object]) -> KeptSnapshot:
+        return self  # its token is dropped with it
+
+
+@final
+class DroppedSnapshots:
+    """The snapshots that a caller elsewhere has dropped. Its next `snapshot` call names them."""
+
+    def __init__(self) -> None:
+        self._tokens: deque[str] = deque(maxlen=CAPACITY)
+
+    def watch(self, point: KeptSnapshot) -> KeptSnapshot:
+        """Return a snapshot, and note when nothing refers to it any more."""
+        weakref.finalize(point, self._tokens.append, point.token).atexit = False
+        return point
+
+    def take(self) -> list[str]:
+        """Return their tokens, each once."""
+        return [self._tokens.popleft() for _ in range(len(self._tokens))]
 
 
 @final
@@ -59,6 +84,11 @@ class KeptSnapshots:
             )
         self._by_token.move_to_end(token)
         return point
+
+    def drop(self, tokens: Iterable[str]) -> None:
+        """Drop snapshots, if they are kept."""
+        for token in tokens:
+            self._by_token.pop(token, None)
 
     def clear(self) -> None:
         """Drop every snapshot."""

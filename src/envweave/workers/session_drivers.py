@@ -21,7 +21,7 @@ from envweave.errors import (
 )
 from envweave.lifetime import AtExit, CloseGuard
 from envweave.session.episodes import EpisodeTracker, advance_seed, with_autoreset
-from envweave.session.kept_snapshots import KeptSnapshot
+from envweave.session.kept_snapshots import DroppedSnapshots, KeptSnapshot
 from envweave.session.loss_log import LOSSES_LOGGED
 from envweave.session.session import Phase, check_snapshot_kind, refusal
 from envweave.types import AGENT, ResetResult, State, StepResult
@@ -49,6 +49,7 @@ class _WorkerEpisode:
         self._index = index
         self._autoreset = autoreset
         self._tracker = EpisodeTracker(several_agents=several)
+        self._dropped = DroppedSnapshots()
         self._position: Any = None
         self._is_closed = False
 
@@ -154,7 +155,7 @@ class ProcessDriver(_WorkerEpisode):
         """Return the running episode. See `Env.snapshot`."""
         self._check_open("snapshot")
         try:
-            return KeptSnapshot(*self._call("snapshot"))
+            return self._dropped.watch(self._call("snapshot", self._dropped.take()))
         except WorkerLostError as loss:
             raise self._lost_in_fork("snapshot", loss) from None
 
@@ -308,7 +309,8 @@ class AsyncProcessDriver(_WorkerEpisode):
         self._check_open("snapshot")
         with self._exclusive("snapshot"):
             try:
-                return KeptSnapshot(*await self._call("snapshot"))
+                point = await self._call("snapshot", self._dropped.take())
+                return self._dropped.watch(point)
             except WorkerLostError as loss:
                 raise self._lost_in_fork("snapshot", loss) from None
 

@@ -201,6 +201,7 @@ class DriverSessions:
         if position is not None:
             driver.session.resume_from(position)
         if method == "snapshot":
+            self._kept.drop(*args)
             return self._kept.keep(await driver.snapshot())
         if method == "restore":
             args = tuple(map(self._kept.get, args))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
+import weakref
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import envweave as ew
 from envweave.errors import ForkError
@@ -111,3 +113,28 @@ class Race(ew.MultiAgentEnvironment):
         shown = {name: self.at[name] for name in action}
         over = {name: name == "bob" or self.at[name] > 50 for name in action}
         return shown, dict.fromkeys(action, 1.0), over, dict.fromkeys(action, False), {}
+
+
+class Copy:
+    """What a snapshot of `CountsSnapshots` is."""
+
+
+class CountsSnapshots(ew.Environment):
+    """Shows how many of its snapshots are kept in its process."""
+
+    snapshots: ClassVar[weakref.WeakSet[Copy]] = weakref.WeakSet()
+
+    def reset(self) -> tuple[dict[str, int], dict[str, Any]]:
+        return {"snapshots": 0}, {}
+
+    def step(self, action: int) -> tuple[dict[str, int], float, bool, bool, dict[str, Any]]:
+        gc.collect()
+        return {"snapshots": len(self.snapshots)}, 0.0, False, False, {}
+
+    def snapshot(self) -> Copy:
+        copy = Copy()
+        self.snapshots.add(copy)
+        return copy
+
+    def restore(self, snapshot: Copy) -> None:
+        assert snapshot in self.snapshots

@@ -12,7 +12,7 @@ from envweave.client import session as single_session
 from envweave.client.connection import BlockingConnection
 from envweave.client.multi_server import MultiServerConnection
 from envweave.client.server_info import ServerInfo
-from envweave.client.session import drop_none, is_gone, read_snapshot, step_params
+from envweave.client.session import drop_none, is_gone, read_snapshot, snapshot_params, step_params
 from envweave.codec import AgentsSpec, Mismatch, Spec
 from envweave.codec.containers import DataclassSpec, PydanticSpec
 from envweave.codec.scalars import BoolSpec, EnumSpec, FloatSpec, IntSpec
@@ -34,7 +34,7 @@ from envweave.lifetime import CloseGuard
 from envweave.session.agents import AgentStates
 from envweave.session.episodes import Position
 from envweave.session.events import EventQueue
-from envweave.session.kept_snapshots import KeptSnapshot
+from envweave.session.kept_snapshots import DroppedSnapshots, KeptSnapshot
 from envweave.types import AgentEnd, ResetResult, State, StepResult, ToolCallRequest, ToolResult
 from envweave.vector.arguments import ResetKwargs
 from envweave.wire.columns import ActionBatch
@@ -371,6 +371,7 @@ class RemoteSessions:
         self._served = served
         self._options = options
         self._rows = [RemoteRow(served.interface) for _ in range(num_envs)]
+        self._dropped = DroppedSnapshots()
         spec = served.interface.action_spec
         several = served.interface.possible_agents is not None
         # Even if the spec allows any object, a `ToolResult` without a tool call is not an action.
@@ -601,11 +602,11 @@ class RemoteSessions:
         failed = f"snapshot() of {self._served.interface.name} failed: "
         if self._rows[row].loss is not None:
             raise ForkError(f"{failed}{self._rows[row].loss}")
-        (reply,) = self.call([row], "snapshot", {})
+        (reply,) = self.call([row], "snapshot", {row: snapshot_params(self._dropped)})
         try:
             if reply.fault is not None:
                 raise error_of(reply.fault)
-            return read_snapshot(reply.result)
+            return self._dropped.watch(read_snapshot(reply.result))
         except LOSSES as loss:
             self.lose(row, loss)
             raise ForkError(f"{failed}{loss}") from None

@@ -113,7 +113,7 @@ class LoopRunner:
         point = self._kept.get(call.token) if method == "restore" else None
         self._driver.timeout_s = timeout_s
         try:
-            performed = keep_snapshot(await self._perform(call, point), self._kept)
+            performed = keep_snapshot(call, await self._perform(call, point), self._kept)
         except ProcessExitAttemptError as error:
             self._session.slot.failed = True
             if method == "step":

@@ -158,7 +158,7 @@ class ThreadedRunner:
             if method == "check_reset":
                 await self._ready(timeout_s)
             performed = await self._perform(call, timeout_s)
-            return _encoded_or_raise(keep_snapshot(performed, self._kept))
+            return _encoded_or_raise(keep_snapshot(call, performed, self._kept))
         except EnvironmentLossError as loss:
             if method == "snapshot":
                 raise fork_failed(method, self._name, loss) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, final
 
@@ -16,7 +17,7 @@ from envweave.errors import (
     StateFailedError,
     WireError,
 )
-from envweave.server.dispatch import fork_failed, read_token
+from envweave.server.dispatch import fork_failed, read_dropped, read_token
 from envweave.server.runtime.base import SessionOptions
 from envweave.server.runtime.worker_connection import ServerWorker
 from envweave.session import Phase, Position
@@ -25,6 +26,7 @@ from envweave.session.kept_snapshots import KeptSnapshot
 from envweave.session.loss_log import LOSSES_LOGGED
 from envweave.session.session import refusal
 from envweave.types import EpisodeEnd
+from envweave.wire.messages import read_as
 from envweave.wire.results import IDENTITY, Wired, decode_result, encode_result, result_of
 from envweave.workers.launch import WorkerLostError
 from envweave.workers.rpc import WorkerReply
@@ -149,12 +151,16 @@ class WorkerRunner:
 
     async def _snapshot(self, params: Mapping[str, Any], timeout_s: float | None) -> KeptSnapshot:
         worker = self._worker
+        if worker is not None and params:
+            own = map(worker.local_token, read_dropped(params))
+            params = {**params, "dropped": [token for token in own if token is not None]}
         try:
-            kept = KeptSnapshot(*(await self._call("snapshot", params, timeout_s)).value())
+            plain = (await self._call("snapshot", params, timeout_s)).value()
+            kept = read_as(plain, KeptSnapshot, "The worker returned no snapshot")
         except WorkerLostError as loss:
             raise fork_failed("snapshot", self._name, loss) from None
         assert worker is not None  # it has answered
-        return kept._replace(token=worker.global_token(kept.token))
+        return replace(kept, token=worker.global_token(kept.token))
 
     async def _restore(self, params: Mapping[str, Any], timeout_s: float | None) -> Wired:
         token = read_token(params.get("token"))
