@@ -204,7 +204,8 @@ def project(tmp_path: Path) -> Path:
 def documented_dockerfile() -> str:
     """Return the Dockerfile in the guide, with a package of this test and a quick health check."""
     page = (ROOT / "docs/guides/docker.md").read_text(encoding="utf-8")
-    (found,) = re.findall(r"^```dockerfile .*?\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    block = r'^```dockerfile title="my_env.Dockerfile"\n(.*?)^```$'
+    (found,) = re.findall(block, page, re.MULTILINE | re.DOTALL)
     assert found.startswith(f"FROM {BASE}\n")
     return found.replace("your-dependencies", "first-dependency").replace("=30s", "=1s")
 

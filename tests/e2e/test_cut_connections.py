@@ -68,7 +68,7 @@ def test_cut_at_random_points_every_step_is_taken_exactly_once(count: int, encod
 
 def test_without_kept_replies_the_same_run_loses_its_episode() -> None:
     with (
-        cut(7, 4000, replies_kept=0) as proxy,
+        cut(7, 20_000, replies_kept=0) as proxy,  # not while the session is opened
         ew.make(f"http://127.0.0.1:{proxy.port}") as env,
     ):
         wrong = wrong_steps(env, 1_000)

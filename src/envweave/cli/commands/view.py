@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
-import msgspec
 import typer
 
 if TYPE_CHECKING:
@@ -64,6 +63,7 @@ def view_command(
     from envweave.api.serving import refuse_without_extra
 
     refuse_without_extra()
+    import msgspec
     from starlette.middleware import Middleware
 
     from envweave.api.serving import split

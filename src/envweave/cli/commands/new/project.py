@@ -19,7 +19,6 @@ from pathlib import Path, PurePosixPath
 
 from envweave import __version__
 from envweave.errors import OptionError, format_error
-from envweave.registry.plugins import ENVS, plugin_names, plugin_target
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _RESERVED = frozenset(
@@ -105,6 +104,8 @@ def read_name(name: str) -> ProjectName:
             f"{metadata.version(owners[0])}). Use another name, or uninstall it: pip uninstall "
             f"{owners[0]}"
         )
+    from envweave.registry.plugins import ENVS, plugin_names, plugin_target
+
     if read.env_id in plugin_names(ENVS):
         raise OptionError(
             f"The ID {read.env_id!r} is taken by {plugin_target(ENVS, read.env_id)}. Use another "
