@@ -22,7 +22,7 @@ from envweave.codeact.executors.inproc import InprocExecutor
 from envweave.codeact.executors.sandbox import SandboxExecutor, SandboxOptions
 from envweave.codeact.grading.base import Attempt, Grade, Grader
 from envweave.envs.coding_env import CodingEnvironment
-from envweave.errors import ForkError
+from envweave.errors import ForkError, OptionError
 from envweave.tools import Tool, ToolRegistry, ToolSource, current_episode
 from envweave.types import Task, Tasks
 
@@ -675,3 +675,12 @@ def test_one_with_an_executor_of_the_callers_is_restored_but_not_forked() -> Non
         env.restore(point)
 
         assert env.step(CodeAction(code="x")).execution_result.return_value == 1
+
+
+@pytest.mark.parametrize("n", [0, -1, True, "two"])
+def test_a_number_of_forks_that_is_not_positive_is_refused(n: Any) -> None:
+    with create_codeact_env() as env:
+        env.reset()
+
+        with pytest.raises(OptionError, match="n must be an integer >= 1"):
+            env.fork(n)

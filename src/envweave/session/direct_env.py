@@ -130,6 +130,8 @@ class DirectEnvironment(Environment):
 
     def fork(self, n: int = 1) -> list[DirectEnvironment]:
         """Return `n` environments that continue from here. See `Env.fork`."""
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+            raise OptionError(f"n must be an integer >= 1, got {n!r}.")
         point = self.snapshot()
         if self._again is None:
             raise ForkError(
