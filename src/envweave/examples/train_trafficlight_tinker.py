@@ -226,7 +226,7 @@ def _settings(config: TrafficLightTinkerConfig) -> dict[str, Any]:
 
 
 def _lines_of(run_dir: Path, batches: int) -> int:
-    """Return how many lines the log had after so many batches."""
+    """Return how many lines the log had after this many batches."""
     if not batches:
         return 0
     kinds = [(line["type"], line.get("update")) for line in read_run_log(run_dir)]

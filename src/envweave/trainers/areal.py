@@ -22,7 +22,7 @@ class ArealAgent:
     Args:
         env_id: What `make_async` takes.
         model: The name of the model in requests.
-        max_turns: Truncate an episode after so many replies; `None` for any number.
+        max_turns: Truncate an episode after this many replies; `None` for any number.
         sampling: More fields of every request, such as `temperature`.
         **options: The options of `chat` and `make_async`.
     """

@@ -36,7 +36,7 @@ def art_rollout(
 
     Args:
         env_id: What `make_async` takes.
-        max_turns: Truncate an episode after so many replies; `None` for any number.
+        max_turns: Truncate an episode after this many replies; `None` for any number.
         sampling: More fields of every request, such as `max_tokens`.
         **options: The options of `chat` and `make_async`.
     """

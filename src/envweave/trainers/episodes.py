@@ -144,7 +144,7 @@ async def play_episode(
         env_id: What `make_async` takes.
         row: As in `reset_arguments`.
         reply: Returns the reply to a turn.
-        max_turns: Truncate the episode after so many replies; `None` for any number.
+        max_turns: Truncate the episode after this many replies; `None` for any number.
         options: The options of `chat` and `make_async`.
 
     Raises:

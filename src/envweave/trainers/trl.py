@@ -38,7 +38,7 @@ class TRLRollouts:
         size: How many episodes run at the same time.
         chat: How conversations look: `system`, `render`, `use_tools`, … of `chat`.
         max_turn_tokens: How many tokens one reply may have; by default as many as are left.
-        max_steps: Truncate an episode after so many steps.
+        max_steps: Truncate an episode after this many steps.
         attempts: How often an episode is played before it is given up.
         **options: Passed to `pool`, such as `backend`.
 

@@ -21,7 +21,7 @@ class Siblings(Generic[EnvT]):
     """Opens environments that are made in the same way.
 
     Attributes:
-        open: Makes another one; for a vector, one of as many environments as it is told.
+        open: Makes another one; for a vector, given the number of its environments.
         is_logged: Whether actions are kept, with `forkable=True`.
     """
 

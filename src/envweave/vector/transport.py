@@ -90,7 +90,7 @@ class HasSiblingVectors(Protocol):
     """A transport of a vector that can open others at the place where its own sessions are."""
 
     def sibling_vector(self, num_envs: int) -> BatchTransport | None:
-        """Return a transport to so many sessions of its own at the same place.
+        """Return a transport to `num_envs` sessions of its own at the same place.
 
         `None` where each environment has a place of its own, so that the backend connects anew.
         """

@@ -581,7 +581,7 @@ class RemoteTransport:
         return outcomes
 
     def sibling_vector(self, num_envs: int) -> RemoteTransport | None:
-        """Return a transport to so many sessions at the same server.
+        """Return a transport to `num_envs` sessions at the same server.
 
         `None` where each session has a server of its own.
         """

@@ -15,7 +15,7 @@ class BatchReport(Protocol):
     """What a training run learns of its batches."""
 
     def begin_batch(self, index: int, groups: int) -> None:
-        """Note that a batch of so many groups is about to be played."""
+        """Note that a batch of this many groups is about to be played."""
         ...
 
     def finish_group(self, earned: list[float]) -> None:
