@@ -136,6 +136,10 @@ class TakenEnd(NamedTuple):
     end: bytes
 
 
+RESTORE_BEGAN = "restore() began another episode."
+"""The cause of the end of an episode that a caller left by `restore`."""
+
+
 class TakenRestored(NamedTuple):
     """An episode was lost, and brought back.
 

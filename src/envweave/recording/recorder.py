@@ -32,6 +32,7 @@ from envweave.errors import (
 from envweave.recording.episode_log import EpisodeLog, LoggedPoint
 from envweave.recording.events import (
     NUMBERS,
+    RESTORE_BEGAN,
     TakenEnd,
     TakenReset,
     TakenRestored,
@@ -281,7 +282,7 @@ class LoggedEpisodes:
             raise ForkError(why) if refusal is None else refusal
         if not self._interface.deterministic:
             raise not_repeatable(why, self._interface.name)
-        self.events.left(_LEFT)
+        self.events.left(RESTORE_BEGAN)
         return point.logged.replay(tasks)
 
     def replayed(
@@ -310,7 +311,7 @@ class LoggedEpisodes:
         call_ids: Mapping[str, str] = MappingProxyType({}),
     ) -> ResetResult[Any]:
         """Record an episode that continues another one."""
-        self.events.left(_LEFT)
+        self.events.left(RESTORE_BEGAN)
         logged = point.logged
         if point.episode_id is not None:
             parent = {"episode": point.episode_id, "step": point.step_index}
@@ -323,9 +324,6 @@ class LoggedEpisodes:
         if self._log is not None:
             self._log.continue_from(logged, result.episode_id, call_ids)
         return result
-
-
-_LEFT = "restore() began another episode."
 
 
 def as_logged(point: Any) -> LoggedSnapshot:

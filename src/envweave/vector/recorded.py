@@ -15,7 +15,14 @@ from envweave.codec.containers import NOT_SHOWN
 from envweave.environment import Interface
 from envweave.errors import ActionError, EnvWeaveError, ForkError
 from envweave.recording.episode_log import EpisodeLog
-from envweave.recording.events import TakenBatch, TakenResult, TakenStep, pack, pack_result
+from envweave.recording.events import (
+    RESTORE_BEGAN,
+    TakenBatch,
+    TakenResult,
+    TakenStep,
+    pack,
+    pack_result,
+)
 from envweave.recording.recorder import LoggedEpisodes, LoggedSnapshot, as_fork, as_logged
 from envweave.recording.replaying import (
     Difference,
@@ -41,7 +48,7 @@ from envweave.vector.process.lazy_rows import RebuiltRows
 from envweave.vector.transport import BatchTransport, TakesArrays
 from envweave.wire.encoding import MSGPACK
 
-RESTORED = EpisodeEnd("truncated", cause="restore() began another episode.")
+RESTORED = EpisodeEnd("truncated", cause=RESTORE_BEGAN)
 
 
 @final
@@ -297,7 +304,9 @@ class _StartsAndEnds:
             self._writer.put(taken, size)
 
     def hurry(self) -> None:
-        """Do nothing: whoever writes the steps does it."""
+        """Have what was put written at once."""
+        if self._writer is not None:
+            self._writer.hurry()
 
     def close(self) -> None:
         """Do nothing: the rows share a writer."""

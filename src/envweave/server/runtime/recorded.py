@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, final
 
-from envweave.recording.events import pack
+from envweave.recording.events import RESTORE_BEGAN, pack
 from envweave.recording.recorder import EpisodeEvents
 from envweave.recording.writer import RunWriter
 from envweave.server.runtime.base import Health, Runtime, SessionOptions, SessionRuntime
@@ -117,7 +117,7 @@ class RecordedRunner:
             self._events.stepped(packed, result, duration_s, is_answer=is_answer)
         elif method == "restore":
             assert wired.parent is not None  # of every restored episode
-            self._events.left("restore() began another episode.")
+            self._events.left(RESTORE_BEGAN)
             episode, step = wired.parent
             self._events.about = {"parent": {"episode": episode, "step": step}}
             self._events.began(result, duration_s, task=result.task_id)
