@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from environments.walks import (
     AskingWalk,
+    CopyableAskingWalk,
     CopyableLongWalk,
     LongWalk,
     UndeterministicWalk,
@@ -239,3 +240,39 @@ def test_an_answer_that_the_parent_gave_after_the_fork_is_not_inherited(tmp_path
     loaded = next(one for one in ew.load(tmp_path) if one.parent is not None)
 
     assert loaded.inherited == [1, ew.ToolResult(first.call_id, 2), 1]
+
+
+def test_a_child_that_was_forked_before_an_answer_is_forked_again(tmp_path: Path) -> None:
+    with ew.make(CopyableAskingWalk, record=tmp_path) as env:
+        env.reset(seed=SEED, task="walk-1")
+        (call,) = env.step(1).tool_calls
+        (child,) = env.fork()
+        env.step(ew.ToolResult(call.call_id, 3))
+        with child:
+            child.step(ew.ToolResult(call.call_id, 7))
+            (call,) = child.step(1).tool_calls
+            last = child.step(ew.ToolResult(call.call_id, 5))
+
+    loaded = next(one for one in ew.load(tmp_path) if one.parent is not None)
+    (again,) = loaded.at(2).fork()
+    (call,) = again.step(1).tool_calls
+
+    with again:
+        shown = again.step(ew.ToolResult(call.call_id, 0)).observation
+    assert shown["x"] == last.observation["x"]
+
+
+def test_an_episode_whose_parent_was_recorded_elsewhere_cannot_be_forked(tmp_path: Path) -> None:
+    with (
+        ew.make(CopyableLongWalk, record=tmp_path / "parent") as env,
+        ew.make(CopyableLongWalk, record=tmp_path / "child") as other,
+    ):
+        env.reset(seed=SEED, task="walk-1")
+        env.step(1)
+        episode_id = str(other.restore(env.snapshot()).episode_id)
+        other.step(1)
+
+    point = ew.load(tmp_path / "child").episode(episode_id).at(2)
+
+    with pytest.raises(ForkError, match="is not in this recording"):
+        point.fork()

@@ -382,37 +382,42 @@ class Recording:
                 f"Step {summary.missing} of episode {summary.id!r} was not recorded, so the "
                 "episode cannot be loaded. The log of the program that recorded it says why."
             )
-        loader = _Loader(summary, self._values, typed=typed)
-        episode = loader.load()
+        episode = _Loader(summary, self._values, typed=typed).load()
         if marked:
             _mark_truncated(episode)
         if summary.parent is not None and summary.parent.episode in self._by_id:
-            episode.inherited = self._inherited(summary.parent, loader)
+            parent = self.load(self.summary(summary.parent.episode), typed=False)
+            own = [one.action for one in parent.steps[: self.steps_before(summary)]]
+            episode.inherited = [*parent.inherited, *own]
         if self._origin_of is not None:
             episode.origin = self._origin_of(self, summary)
         return episode
 
-    def _inherited(self, parent: EpisodeParent, child: _Loader) -> list[Any]:
-        """Return the actions of an episode's parents up to where it was forked.
+    def steps_before(self, summary: EpisodeSummary) -> int:
+        """Return how many steps and answers of its parent lead to where an episode was forked.
 
-        A fork may be taken between a step and the answers to its tool calls, which count as none.
+        A fork may be taken between a step and the answers to its tool calls, which have its number.
+
+        Raises:
+            RecordingError: The parent is not in this recording.
         """
-        summary = self.summary(parent.episode)
-        episode = self.load(summary, typed=False)
-        actions = list(episode.inherited)
-        pending = _Loader(summary, self._values, typed=False).calls_at_start
-        first_step = 0 if summary.parent is None else summary.parent.step
-        if parent.step == first_step and child.is_at(pending, episode.digests[0]):
-            return actions
-        for place, one in enumerate(episode.steps):
-            if one.step_index > parent.step:
-                break
-            actions.append(one.action)
+        assert summary.parent is not None
+        fork = _Loader(summary, self._values, typed=False)
+        origin = self.summary(summary.parent.episode)
+        episode = self.load(origin, typed=False)
+        pending = _Loader(origin, self._values, typed=False).calls_at_start
+        step = 0 if origin.parent is None else origin.parent.step
+        if step == summary.parent.step and fork.is_at(pending, episode.digests[0]):
+            return 0
+        for count, one in enumerate(episode.steps, 1):
+            if one.step_index > summary.parent.step:
+                return count - 1
             pending += sum(isinstance(event, ToolCallRequest) for event in one.events)
             pending -= one.is_answer
-            if one.step_index == parent.step and child.is_at(pending, episode.digests[place + 1]):
-                break
-        return actions
+            is_there = one.step_index == summary.parent.step
+            if is_there and fork.is_at(pending, episode.digests[count]):
+                return count
+        return len(episode.steps)
 
     def __len__(self) -> int:
         return len(self._summaries)
@@ -518,7 +523,7 @@ class _Loader:
         return sum(one["type"] == "tool_call_request" for one in requests)
 
     def is_at(self, pending: int, digest: str) -> bool:
-        """Whether it begins with so many open tool calls, and this observation."""
+        """Whether it begins with this many open tool calls, and this observation."""
         return pending == self.calls_at_start and digest == self._start["digest"]
 
     def _lines(self) -> Iterator[dict[str, Any]]:

@@ -118,7 +118,7 @@ class EpisodeReplay:
         recorded: The episode, with plain observations and their digests.
         tasks: The tasks of the environment that replays it.
         is_whole: Whether the episode's end is compared too; otherwise it is still running.
-        edges: What its log also knows; an episode that was loaded has no such.
+        edges: What its log also knows; `None` for an episode that was loaded.
 
     Attributes:
         seed: The seed of the episode.

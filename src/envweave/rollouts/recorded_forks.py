@@ -13,7 +13,7 @@ from envweave.errors import ForkError
 from envweave.recording import reader
 from envweave.recording.reader import EpisodeSummary, Recording
 from envweave.recording.replaying import EpisodeReplay, replay_on
-from envweave.rollouts.replay import EnvMaker
+from envweave.rollouts.replay import EnvMaker, missing_parent
 from envweave.types import Episode, EpisodeEnd
 
 
@@ -55,14 +55,16 @@ class RecordedOrigin:
         count = whole_number("n", n)
         summary = self._summary
         maker = EnvMaker(backend, env, kwargs or {}, forkable=True)
-        obstacle = maker.obstacle(summary.run)
+        episode = self._recording.load(summary, typed=False)
+        obstacle = maker.obstacle(summary.run) or missing_parent(episode)
         if obstacle is None and step == summary.steps and _has_ended(summary.end):
             obstacle = f"it ended with step {step}, so take an earlier one"
         if obstacle is not None:
             is_unknown = env is None and summary.run.definition is None
             hint = " Pass env=, the ID or class to make it of." if is_unknown else ""
             raise ForkError(f"Episode {summary.id!r} cannot be forked: {obstacle}.{hint}")
-        recorded = _whole(self._recording, summary, step)
+        taken = sum(one.step_index <= step for one in episode.steps)
+        recorded = _whole(self._recording, summary, taken)
         first = maker.make(summary.run)
         try:
             difference = replay_on(EpisodeReplay(recorded, first.tasks, is_whole=False), first)
@@ -82,23 +84,24 @@ def _has_ended(end: EpisodeEnd | None) -> bool:
     return end is not None and end.reason != "truncated"
 
 
-def _whole(recording: Recording, summary: EpisodeSummary, step: int) -> Episode:
-    """Return an episode up to a step, with the steps of its parents before it was forked."""
+def _whole(recording: Recording, summary: EpisodeSummary, count: int) -> Episode:
+    """Return the first steps and answers of an episode, with those of its parents before them."""
     own = recording.load(summary, typed=False, marked=False)
-    count = sum(one.step_index <= step for one in own.steps)
     own = replace(
         own,
         steps=own.steps[:count],
         final_observation=own.observations[count],
         digests=own.digests[: count + 1],
-        length=step,
+        length=max([0, *(one.step_index for one in own.steps[:count])]),
         end=EpisodeEnd("truncated", cause="It goes on."),
     )
     if own.parent is None:
         return own
-    before = _whole(recording, recording.summary(own.parent.episode), own.parent.step)
+    origin = recording.summary(own.parent.episode)
+    before = _whole(recording, origin, recording.steps_before(summary))
     return replace(
         own,
+        length=max(own.length, before.length),
         info=before.info,
         steps=[*before.steps, *own.steps],
         digests=[*before.digests, *own.digests[1:]],

@@ -199,21 +199,22 @@ def _episode_obstacle(summary: EpisodeSummary) -> str | None:
     return None
 
 
-def _check_parents(recorded: Episode) -> None:
-    """Refuse an episode that was forked from one that is recorded elsewhere."""
+def missing_parent(recorded: Episode) -> str | None:
+    """Return that an episode was forked from one that is recorded elsewhere; `None` if not."""
     steps = sum(not isinstance(action, ToolResult) for action in recorded.inherited)
-    if recorded.parent is not None and steps < recorded.parent.step:
-        raise RecordingError(
-            f"the episode it was forked from, {recorded.parent.episode!r}, is not in this recording"
-        )
+    if recorded.parent is None or steps >= recorded.parent.step:
+        return None
+    return f"the episode it was forked from, {recorded.parent.episode!r}, is not in this recording"
 
 
 def _replay_one(recording: Recording, summary: EpisodeSummary, env: Env) -> ReplayedEpisode:
     try:
         recorded = recording.load(summary, typed=False)
-        _check_parents(recorded)
+        obstacle = missing_parent(recorded)
     except RecordingError as error:
-        return ReplayedEpisode(summary.id, summary.run.env_id, "not replayed", reason=str(error))
+        obstacle = str(error)
+    if obstacle is not None:
+        return ReplayedEpisode(summary.id, summary.run.env_id, "not replayed", reason=obstacle)
     replaying = EpisodeReplay(recorded, env.tasks)
     difference = replay_on(replaying, env)
     return ReplayedEpisode(

@@ -68,6 +68,12 @@ class AskingWalk(LongWalk):
         return super().step(int(result.value))
 
 
+class CopyableAskingWalk(AskingWalk):
+    """The same, whose state can be copied."""
+
+    copyable = True
+
+
 class Dying(LongWalk):
     """Ends its own process at a step, every time."""
 
